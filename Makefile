@@ -1,0 +1,42 @@
+# Every target sets itself up: scripts/setup.sh fills .venv once, and again only when a file it depends on changes.
+# Choose an interpreter with  make test PYTHON=/path/to/python3.12
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check prove bench fmt clean
+
+BIN := .venv/bin
+BASE := .venv/.ready-base
+DEV := .venv/.ready-dev
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 14
+
+demo: $(BASE) ## see it: a writer is killed in the middle, nothing is lost
+	@$(BIN)/holdfast demo
+
+test: check ## everything a change must pass: check, then the quick tests
+	@$(BIN)/python -m pytest -q -m "not long" --ignore=tests/tidy
+
+check: $(DEV) ## format, lint, types, layers, and docs against code
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/python -m pytest -q tests/tidy
+
+prove: check ## the long proof: all tests, many more examples and crash points
+	@HOLDFAST_PROFILE=prove $(BIN)/python -m pytest --timeout=3600
+
+bench: $(DEV) ## measure, with the limits of this machine beside each figure
+	@$(BIN)/python -m bench
+
+fmt: $(DEV) ## format the code and mend what lint can mend
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+clean: ## remove .venv and everything that was generated
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BASE) $(DEV): pyproject.toml uv.lock scripts/setup.sh
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh $(@:.venv/.ready-%=%)

@@ -1,0 +1,6 @@
+"""The command `holdfast`.
+
+| file | purpose |
+|---|---|
+| main.py | the commands and their options |
+"""

@@ -1,0 +1,168 @@
+"""One checksummed record, the unit of every append log, and the rule that tells a torn tail from damage.
+
+    0        4        8      10     12       16        24         32        40
+    +--------+--------+------+------+--------+---------+----------+---------+---------+-----+--------+
+    | crc32c | length | kind | zero |  zero  | file id | position | synced  | payload | pad | "HFr\\xff"
+    +--------+--------+------+------+--------+---------+----------+---------+---------+-----+--------+
+     u32      u32      u16    u16    u32      u64       u64        u64       length    0..7  4 bytes
+
+Little-endian; the whole record is a multiple of 8 bytes. `crc32c` covers the payload, then bytes 4..40: a caller
+checksums its payload once and the log adds the header. `file id` is random per file and `position` is the record's place
+in the endless log, so a block written to the wrong place, or left over from another file, is not a record here.
+`synced` is the log position known to be on disk when the record was written.
+
+Zero bytes are never a record: `kind` 0 does not exist.
+
+The rule (`classify`). Scanning stops at the first place X that holds no valid record. In the last file of a log:
+
+1. only zeros follow X: the end of the log;
+2. a valid record follows with `synced` > X: X was accepted, so it is damage;
+3. valid records follow, none with `synced` > X: they were written together with X and never accepted: a torn tail;
+4. no valid record follows: the bytes from X to the last non-zero one were written completely (they end with the end mark
+   and no whole 512-byte sector of them is zero): damage; otherwise a torn tail.
+
+Rule 4 cannot tell a tear from a flipped bit in the very last record if that record itself holds a zero sector.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.disk.checksum import crc32c
+from holdfast.disk.filesystem import Bytes
+
+HEADER_BYTES = 40
+ALIGN_BYTES = 8
+END_MARK = b"HFr\xff"
+SECTOR_BYTES = 512
+RECORD_BYTES_MAX = 1 << 30
+"""No record is longer; a larger length is damage. Twice the largest frame."""
+
+_CRC = struct.Struct("<I")
+_BODY = struct.Struct("<IHHIQQQ")
+_TAILS = tuple(b"\0" * pad + END_MARK for pad in range(ALIGN_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record read back and found intact."""
+
+    kind: int
+    payload: pa.Buffer
+    position: int
+    synced: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """The first place of a file that holds no valid record, though it is not the end."""
+
+    offset_bytes: int
+    reason: str
+    torn: bool
+
+
+def record_bytes(payload_bytes: int) -> int:
+    """Size on disk of a record with such a payload."""
+    return (HEADER_BYTES + payload_bytes + len(END_MARK) + ALIGN_BYTES - 1) & -ALIGN_BYTES
+
+
+def encode(kind: int, payload_bytes: int, payload_crc: int, *, file_id: int, position: int, synced: int) -> tuple[bytes, bytes]:
+    """What stands before and after the payload."""
+    body = _BODY.pack(payload_bytes, kind, 0, 0, file_id, position, synced)
+    return _CRC.pack(crc32c(body, payload_crc)) + body, _TAILS[-(HEADER_BYTES + payload_bytes + len(END_MARK)) % ALIGN_BYTES]
+
+
+def decode(buffer: pa.Buffer, view: memoryview, offset: int, *, file_id: int, position: int) -> Record | str:
+    """The record at `offset`, or why there is none."""
+    if len(view) - offset < HEADER_BYTES:
+        return "the file ends inside a record header"
+    crc = _CRC.unpack_from(view, offset)[0]
+    length, kind, zero16, zero32, found_id, found_position, synced = _BODY.unpack_from(view, offset + 4)
+    if found_id != file_id or kind == 0 or zero16 or zero32 or length > RECORD_BYTES_MAX:
+        return "no record header"
+    if found_position != position:
+        return f"record header says position {found_position}, expected {position}"
+    size = record_bytes(length)
+    if len(view) - offset < size:
+        return f"the file ends inside a record of {size} bytes"
+    payload = buffer.slice(offset + HEADER_BYTES, length)
+    computed = crc32c(view[offset + 4 : offset + HEADER_BYTES], crc32c(payload))
+    if computed != crc:
+        return f"checksum is {computed:08x}, the record says {crc:08x}"
+    if bytes(view[offset + HEADER_BYTES + length : offset + size]) != _TAILS[size - HEADER_BYTES - length - len(END_MARK)]:
+        return "the end mark is missing"
+    return Record(kind, payload, position, synced, size)
+
+
+def scan(buffer: pa.Buffer, *, file_id: int, start_position: int, offset: int) -> Iterator[Record | str]:
+    """Records from `offset` on; the last item is the reason (a text) why there is no further one, "" at the end of data."""
+    view = memoryview(buffer)
+    while offset < len(view):
+        found = decode(buffer, view, offset, file_id=file_id, position=start_position + offset)
+        yield found
+        if isinstance(found, str):
+            return
+        offset += found.size_bytes
+    yield ""
+
+
+def classify(buffer: pa.Buffer, *, file_id: int, start_position: int, offset: int, reason: str) -> Flaw | None:
+    """What the bytes from `offset` on are, where no valid record stands: None for the end of the log."""
+    view = memoryview(buffer)
+    end = _end_of_data(view, offset)
+    if end == offset:
+        return None
+    later = list(_records_after(buffer, offset, file_id=file_id, start_position=start_position))
+    if later:
+        accepted = max(record.synced for record in later) > start_position + offset
+        return Flaw(offset, f"{reason}; intact records follow", torn=not accepted)
+    complete = bytes(view[end - len(END_MARK) : end]) == END_MARK and not _has_zero_sector(view, offset, end)
+    return Flaw(offset, reason, torn=not complete)
+
+
+def _end_of_data(view: memoryview, offset: int) -> int:
+    """One past the last non-zero byte at or after `offset`."""
+    step = 1 << 20
+    for start in range(offset + (len(view) - offset - 1) // step * step, offset - 1, -step):
+        piece = bytes(view[start : start + step]).rstrip(b"\0")
+        if piece:
+            return start + len(piece)
+    return offset
+
+
+def _has_zero_sector(view: memoryview, start: int, end: int) -> bool:
+    zero = bytes(SECTOR_BYTES)
+    first = start // SECTOR_BYTES * SECTOR_BYTES
+    return any(
+        bytes(view[max(start, at) : min(end, at + SECTOR_BYTES)]) == zero[: min(end, at + SECTOR_BYTES) - max(start, at)]
+        for at in range(first, end, SECTOR_BYTES)
+    )
+
+
+def _records_after(buffer: pa.Buffer, offset: int, *, file_id: int, start_position: int) -> Iterator[Record]:
+    view = memoryview(buffer)
+    pattern = struct.pack("<Q", file_id)
+    data = bytes(view[offset:])
+    hit = data.find(pattern, 17)
+    while hit >= 0:
+        at = offset + hit - 16
+        found = decode(buffer, view, at, file_id=file_id, position=start_position + at)
+        if isinstance(found, Record):
+            yield found
+        hit = data.find(pattern, hit + 1)
+
+
+def dump(data: Bytes, *, offset: int, count: int = 64) -> str:
+    """A hex dump of the first bytes of a bad record, for the operator's eyes."""
+    piece = bytes(memoryview(data)[offset : offset + count])
+    rows = [piece[at : at + 16] for at in range(0, len(piece), 16)]
+    return "\n".join(
+        f"  {offset + 16 * n:010x}  {row.hex(' '):<47}  {''.join(chr(b) if 32 <= b < 127 else '.' for b in row)}"
+        for n, row in enumerate(rows)
+    )

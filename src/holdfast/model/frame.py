@@ -1,0 +1,91 @@
+"""What a producer hands to a store, and what it gets back.
+
+A frame is accepted or refused as a whole. Its identity, if it has one, makes a repeat harmless: the second time the
+answer is the first receipt with `duplicate=True`, and nothing is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from holdfast.model.positions import CommittedId, Fsn, Seq
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFrame:
+    """The frame's number in its producer's slot; recognised for ever."""
+
+    slot_id: bytes
+    fsn: Fsn
+
+    def __post_init__(self) -> None:
+        if len(self.slot_id) != 16:
+            raise ValueError(f"slot_id has {len(self.slot_id)} bytes, expected 16")
+        if not 0 <= self.fsn < 2**63:
+            raise ValueError(f"fsn {self.fsn} is out of range 0..2^63-1")
+
+
+@dataclass(frozen=True, slots=True)
+class Guid:
+    """A message id made by the client; recognised within `dedup.window`."""
+
+    value: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.value) != 16:
+            raise ValueError(f"guid has {len(self.value)} bytes, expected 16")
+
+
+@dataclass(frozen=True, slots=True)
+class EventIds:
+    """The column that holds each event's own id; recognised while the event is retained.
+
+    Known ids are left out of the frame, the others are stored.
+    """
+
+    column: str
+
+
+Identity: TypeAlias = SlotFrame | Guid | EventIds | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The part of a frame that goes to one channel."""
+
+    channel: str
+    batch: pa.RecordBatch
+    partitions: tuple[str, ...] = ()
+
+
+class Durability(Enum):
+    """What an answer promised."""
+
+    SYNCED = "synced"  # survives a power cut
+    WRITTEN = "written"  # survives a kill; a power cut may lose it
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Where the events of one entry are. All positions are 0 when nothing is stored under them any more, or ever was."""
+
+    channel: str
+    first_seq: Seq
+    last_seq: Seq
+    first_committed_id: CommittedId
+    duplicate: bool
+    durability: Durability
+    duplicate_events: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReceipt:
+    """One receipt per entry, in the order of the entries."""
+
+    entries: tuple[Receipt, ...]
+    duplicate: bool
+    durability: Durability

@@ -1,0 +1,31 @@
+"""The embeddable store: commit Arrow batches durably, read them back.
+
+    caller ──► prepare ──► committer ──► log (sync) ──► tail ──► sealer ──► segment file ──► catalog ──► trim the log
+               checks,      group         accepted       open     beside
+               encodes      commit                       units    commits
+
+| file | purpose |
+|---|---|
+| store.py | the public face: open, commit, read, flush, close, statistics |
+| channels.py | names, numbers and schemas of channels |
+| committer.py | group commit on one thread |
+| wal/ | the write-ahead log: codec and writing |
+| tail.py | committed events that are not in a segment yet; memory and log bounds |
+| sealer.py | units become segments; the log is trimmed |
+| segments/ | the segment file: writing, reading, checking |
+| catalog.py | the metadata index |
+| dedup.py | repeats of frames |
+| event_ids.py | repeats of single events |
+| reading.py | reading across segments and the tail |
+| recovery.py | opening after any kind of end |
+| inspect.py | what is in a file, for people |
+| verify.py | is every byte what was written; never changes anything |
+
+On disk:
+
+    <store>/lock  catalog.db  wal/wal-<number>.log  channels/<name>/seg-<segment_seq>.arrow
+"""
+
+from holdfast.store.store import Store, StoreStatistics
+
+__all__ = ["Store", "StoreStatistics"]

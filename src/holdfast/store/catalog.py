@@ -1,0 +1,314 @@
+"""The metadata index of a store: `catalog.db`, SQLite.
+
+Touched when a segment is published and at start, never for a commit. Everything in it can be rebuilt from segments and
+logs, except what was already deleted from both: floors and remembered slots stay here.
+
+| table | holds |
+|---|---|
+| meta | store id, format version, the reserved end of segment numbers, the log position below which the log is not needed |
+| channels | id, name, next seq, schema |
+| segments | one row per published segment, with size and CRC32C of the file |
+| slots | per producer slot the ranges of frame numbers that were accepted |
+| segment_slots | which segment holds which frame numbers of a slot |
+| event_ids | id digest to seq, for channels whose events carry ids |
+
+Promise: what `publish` was given is there as a whole after it returned, or not at all; each row of meta, channels, segments
+and slots carries a CRC32C of its values, so that a damaged page is found and not believed (G9).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from holdfast.disk.checksum import crc32c
+from holdfast.disk.filesystem import Database, Filesystem, SqlRow, SqlValue, Transaction
+from holdfast.errors import CorruptData, UnsupportedFormat
+from holdfast.model.intervals import IntervalSet
+from holdfast.store.segments.metadata import SegmentMeta
+
+CATALOG_NAME = "catalog.db"
+VERSION = 1
+SEGMENT_SEQ_BLOCK = 256
+"""Segment numbers are reserved in blocks before use; a restart skips the rest of a block, so no number comes twice."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS channels (channel_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, next_seq INTEGER NOT NULL,
+  schema BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS segments (segment_seq INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL, first_seq INTEGER NOT NULL,
+  last_seq INTEGER NOT NULL, last_committed_id INTEGER NOT NULL, last_ingested_at_ns INTEGER NOT NULL,
+  has_guids INTEGER NOT NULL, size_bytes INTEGER NOT NULL, crc32c INTEGER NOT NULL, meta BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS segments_by_seq ON segments (channel_id, first_seq);
+CREATE TABLE IF NOT EXISTS slots (slot_id BLOB PRIMARY KEY, ranges BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS segment_slots (slot_id BLOB NOT NULL, first_fsn INTEGER NOT NULL, last_fsn INTEGER NOT NULL,
+  segment_seq INTEGER NOT NULL, PRIMARY KEY (slot_id, first_fsn, segment_seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS event_ids (channel_id INTEGER NOT NULL, digest BLOB NOT NULL, seq INTEGER NOT NULL,
+  PRIMARY KEY (channel_id, digest)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSegment:
+    """A segment as the catalog knows it."""
+
+    channel_id: int
+    meta: SegmentMeta
+    has_guids: bool
+    size_bytes: int
+    crc32c: int
+
+    @property
+    def file_name(self) -> str:
+        """Its name in the channel's directory."""
+        return segment_file_name(self.meta.segment_seq)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChannel:
+    """A channel as the catalog knows it."""
+
+    channel_id: int
+    name: str
+    next_seq: int
+    schema: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What one published segment adds to the catalog."""
+
+    segment: PublishedSegment
+    channel: CatalogChannel
+    slots: dict[bytes, list[tuple[int, int]]]
+    event_ids: list[tuple[bytes, int]]
+
+
+def segment_file_name(segment_seq: int) -> str:
+    """`seg-<segment_seq>.arrow`."""
+    return f"seg-{segment_seq}.arrow"
+
+
+class Catalog:
+    """The index. Thread-safe."""
+
+    def __init__(self, filesystem: Filesystem, directory: Path) -> None:
+        self.path = directory / CATALOG_NAME
+        self._database: Database = filesystem.database(self.path)
+        with self._translated(), self._database.transaction() as change:
+            for statement in _TABLES.split(";\n"):
+                if statement.strip():
+                    change.execute(statement)
+        self._reserved = self._next = int(self.meta("segment_seq_reserved") or b"1")
+        version = int(self.meta("version") or VERSION)
+        if version > VERSION:
+            raise UnsupportedFormat(file=self.path, found=version, supported=VERSION)
+
+    # -- meta -------------------------------------------------------------------------------------------------------
+
+    def meta(self, key: str) -> bytes | None:
+        """A value of the meta table."""
+        rows = self._query("SELECT key, value, crc FROM meta WHERE key = ?", (key,))
+        return bytes(rows[0][1]) if rows else None
+
+    def set_meta(self, **values: bytes | int) -> None:
+        """Change values of the meta table together."""
+        with self._translated(), self._database.transaction() as change:
+            _put_meta(change, values)
+
+    @property
+    def wal_cursor(self) -> int | None:
+        """The log position below which nothing is needed any more; None while there is no log yet."""
+        value = self.meta("wal_cursor")
+        return None if value is None else int(value)
+
+    def next_segment_seq(self) -> int:
+        """A number no segment ever had; its block is reserved on disk first."""
+        if self._next >= self._reserved:
+            self.set_meta(segment_seq_reserved=self._next + SEGMENT_SEQ_BLOCK)
+            self._reserved = self._next + SEGMENT_SEQ_BLOCK
+        self._next += 1
+        return self._next - 1
+
+    @property
+    def segment_seq_floor(self) -> int:
+        """No segment has this number or a higher one."""
+        return self._reserved
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    def publish(self, publications: Sequence[Publication], *, wal_cursor: int) -> None:
+        """Make segments known, and say what the log no longer needs to keep, in one transaction."""
+        with self._translated(), self._database.transaction() as change:
+            for item in publications:
+                _put(change, "segments", _segment_row(item.segment))
+                _put(change, "channels", astuple(item.channel))
+                for slot_id, ranges in item.slots.items():
+                    _merge_slot(change, slot_id, ranges)
+                    change.executemany(
+                        "INSERT OR REPLACE INTO segment_slots VALUES (?, ?, ?, ?)",
+                        [(slot_id, first, last, item.segment.meta.segment_seq) for first, last in ranges],
+                    )
+                change.executemany(
+                    "INSERT OR IGNORE INTO event_ids VALUES (?, ?, ?)",
+                    [(item.channel.channel_id, digest, seq) for digest, seq in item.event_ids],
+                )
+            _put_meta(change, {"wal_cursor": wal_cursor})
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def channels(self) -> list[CatalogChannel]:
+        """All channels that have, or had, a segment."""
+        rows = self._query("SELECT channel_id, name, next_seq, schema, crc FROM channels ORDER BY channel_id")
+        return [CatalogChannel(*row[:-1]) for row in rows]
+
+    def segments(self, channel_id: int, *, first_seq: int = 1, last_seq: int = 2**62) -> Iterator[PublishedSegment]:
+        """Segments of a channel that hold any of `first_seq..last_seq`, in order; fetched a page at a time."""
+        after = -1
+        while True:
+            page = self._query(
+                f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE channel_id = ? AND last_seq >= ? AND first_seq <= ? "
+                "AND first_seq > ? ORDER BY first_seq LIMIT 256",
+                (channel_id, first_seq, last_seq, after),
+            )
+            yield from map(_segment, page)
+            if len(page) < 256:
+                return
+            after = page[-1][2]
+
+    def first_seq_reaching(self, channel_id: int, column: Literal["last_committed_id", "last_ingested_at_ns"], value: int) -> int | None:
+        """First seq of the first segment of a channel whose `column` is at least `value`."""
+        rows = self._database.query(
+            f"SELECT min(first_seq) FROM segments WHERE channel_id = ? AND {column} >= ?", (channel_id, value)
+        )
+        return rows[0][0]  # type: ignore[no-any-return]
+
+    def all_segments(self) -> Iterator[PublishedSegment]:
+        """Every segment, by number."""
+        return map(_segment, self._query(f"SELECT {_SEGMENT_COLUMNS} FROM segments ORDER BY segment_seq"))
+
+    def segment_sizes(self) -> Iterator[tuple[int, int, int]]:
+        """(channel id, segment number, size in bytes) of every segment: what recovery compares with the disk."""
+        return iter(self._database.query("SELECT channel_id, segment_seq, size_bytes FROM segments"))  # type: ignore[arg-type]
+
+    def last_seqs(self) -> dict[int, int]:
+        """Per channel the last seq in a segment."""
+        return dict(self._database.query("SELECT channel_id, max(last_seq) FROM segments GROUP BY channel_id"))
+
+    def last_committed_id(self) -> int:
+        """The highest committed_id in a segment."""
+        return int(self._database.query("SELECT coalesce(max(last_committed_id), 0) FROM segments")[0][0])
+
+    def guid_segments(self, *, since_ns: int) -> list[PublishedSegment]:
+        """Segments that hold frames with a GUID and were written to at or after a time."""
+        rows = self._query(
+            f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE has_guids = 1 AND last_ingested_at_ns >= ? ORDER BY segment_seq",
+            (since_ns,),
+        )
+        return [_segment(row) for row in rows]
+
+    def slot_ranges(self, slot_id: bytes) -> list[tuple[int, int]]:
+        """Frame numbers of a slot that are in segments, or were."""
+        rows = self._query("SELECT slot_id, ranges, crc FROM slots WHERE slot_id = ?", (slot_id,))
+        return msgspec.msgpack.decode(rows[0][1], type=list[tuple[int, int]]) if rows else []
+
+    def segments_of_frame(self, slot_id: bytes, fsn: int) -> list[PublishedSegment]:
+        """The segments that may hold that frame."""
+        rows = self._query(
+            f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq IN (SELECT segment_seq FROM segment_slots "
+            "WHERE slot_id = ? AND first_fsn <= ? AND last_fsn >= ?) ORDER BY segment_seq",
+            (slot_id, fsn, fsn),
+        )
+        return [_segment(row) for row in rows]
+
+    def event_seqs(self, channel_id: int, digests: Sequence[bytes]) -> dict[bytes, int]:
+        """Which of these event ids are in segments, and where."""
+        found: dict[bytes, int] = {}
+        for at in range(0, len(digests), 500):
+            page = digests[at : at + 500]
+            marks = ",".join("?" * len(page))
+            found.update(self._database.query(
+                f"SELECT digest, seq FROM event_ids WHERE channel_id = ? AND digest IN ({marks})", (channel_id, *page)
+            ))  # fmt: skip
+        return found
+
+    def totals(self) -> tuple[int, int, int]:
+        """(segments, events, bytes) published."""
+        row = self._database.query(
+            "SELECT count(*), coalesce(sum(last_seq - first_seq + 1), 0), coalesce(sum(size_bytes), 0) FROM segments"
+        )[0]
+        return int(row[0]), int(row[1]), int(row[2])
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._database.close()
+
+    def _query(self, sql: str, values: Sequence[SqlValue] = ()) -> list[SqlRow]:
+        """Rows whose last column is the CRC of the others."""
+        with self._translated():
+            rows = self._database.query(sql, values)
+        for row in rows:
+            if _row_crc(row[:-1]) != row[-1]:
+                raise CorruptData(file=self.path, offset_bytes=0, reason=f"row {row[0]!r} does not match its checksum")
+        return rows
+
+    def _translated(self) -> _Translated:
+        return _Translated(self.path)
+
+
+class _Translated:
+    """SQLite's word for a damaged file becomes ours; all else passes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            raise CorruptData(file=self._path, offset_bytes=0, reason=str(error)) from error
+
+
+_SEGMENT_COLUMNS = (
+    "segment_seq, channel_id, first_seq, last_seq, last_committed_id, last_ingested_at_ns, has_guids, size_bytes, "
+    "crc32c, meta, crc"
+)
+
+
+def _segment_row(segment: PublishedSegment) -> tuple[SqlValue, ...]:
+    meta = segment.meta
+    return (meta.segment_seq, segment.channel_id, meta.first_seq, meta.last_seq, meta.last_committed_id,
+            meta.last_ingested_at_ns, int(segment.has_guids), segment.size_bytes, segment.crc32c,
+            msgspec.msgpack.encode([getattr(meta, item.name) for item in fields(meta)]))  # fmt: skip
+
+
+def _segment(row: SqlRow) -> PublishedSegment:
+    return PublishedSegment(row[1], SegmentMeta(*msgspec.msgpack.decode(row[9])), bool(row[6]), row[7], row[8])
+
+
+def _row_crc(row: Iterable[SqlValue]) -> int:
+    return crc32c(msgspec.msgpack.encode(list(row)))
+
+
+def _put(change: Transaction, table: str, row: Sequence[SqlValue]) -> None:
+    marks = ",".join("?" * (len(row) + 1))
+    change.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*row, _row_crc(row)))
+
+
+def _put_meta(change: Transaction, values: dict[str, bytes | int]) -> None:
+    for key, value in values.items():
+        _put(change, "meta", (key, value if isinstance(value, bytes) else str(value).encode()))
+
+
+def _merge_slot(change: Transaction, slot_id: bytes, ranges: Iterable[tuple[int, int]]) -> None:
+    rows = change.execute("SELECT ranges FROM slots WHERE slot_id = ?", (slot_id,))
+    merged = IntervalSet(msgspec.msgpack.decode(rows[0][0], type=list[tuple[int, int]]) if rows else ())
+    for first, last in ranges:
+        merged.add(first, last)
+    _put(change, "slots", (slot_id, msgspec.msgpack.encode(list(merged))))

@@ -1,0 +1,161 @@
+"""The channels of a store: their names, numbers and schemas.
+
+Promise: a name always means the same channel id; two names that differ only by case never both exist; a channel's schema
+only grows (mode `evolve`), never changes (`strict`), or is each batch's own (`any`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidName, UnknownChannel
+from holdfast.model.names import check_channel_name
+from holdfast.model.positions import ChannelId
+from holdfast.model.schema import SchemaMode
+from holdfast.model.evolution import channel_schema, conform, merge_schemas, require_same
+from holdfast.store.wal.log import SchemaVersion
+
+if TYPE_CHECKING:
+    from holdfast.store.tail import Unit
+
+ANY_VERSIONS_MAX = 256
+"""Schemas remembered per channel in mode `any`; beyond it the oldest is written into the log again when it comes back."""
+
+
+class Channel:
+    """What a store knows of one channel between segments. Fields are owned as noted."""
+
+    def __init__(self, channel_id: ChannelId, name: str) -> None:
+        self.id = channel_id
+        self.name = name
+        self.next_seq = 1  # committer
+        self.published_seq = 0  # tail lock: the last seq in a published segment
+        self.units: list[Unit] = []  # tail lock: what is not yet published, oldest first
+        self.unpublished_ids: dict[bytes, int] = {}  # committer: event id digest -> seq, for channels that use ids
+        self.version: SchemaVersion | None = None  # table lock to change
+        self.versions: dict[pa.Schema, SchemaVersion] = {}  # table lock; mode `any` only
+
+
+class ChannelTable:
+    """All channels. Thread-safe."""
+
+    def __init__(self, mode: SchemaMode) -> None:
+        self._mode = mode
+        self._lock = threading.Lock()
+        self._by_name: dict[str, Channel] = {}
+        self._by_id: dict[int, Channel] = {}
+        self._folded: dict[str, str] = {}
+        self._version_ids = count(1)
+        self.next_id = 1
+
+    def __iter__(self) -> Iterator[Channel]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def find(self, name: str) -> Channel:
+        """The channel, or `UnknownChannel`."""
+        channel = self._by_name.get(name)
+        if channel is None:
+            raise UnknownChannel(channel=name)
+        return channel
+
+    def by_id(self, channel_id: int) -> Channel:
+        """The channel with that number."""
+        return self._by_id[channel_id]
+
+    def get_or_create(self, name: str) -> Channel:
+        """The channel, made if new. The caller has not written anything yet."""
+        channel = self._by_name.get(name)
+        if channel is not None:
+            return channel
+        check_channel_name(name)
+        with self._lock:
+            channel = self._by_name.get(name)
+            return channel if channel is not None else self._insert(name, ChannelId(self.next_id))
+
+    def restore(self, name: str, channel_id: int) -> Channel:
+        """The channel as a log or the catalog names it."""
+        with self._lock:
+            channel = self._by_id.get(channel_id)
+            if channel is None:
+                return self._insert(name, ChannelId(channel_id))
+        if channel.name != name:
+            raise ValueError(f"channel id {channel_id} is {channel.name!r} and {name!r}")
+        return channel
+
+    def _insert(self, name: str, channel_id: ChannelId) -> Channel:
+        twin = self._folded.get(name.lower())
+        if twin is not None:
+            raise InvalidName(what="channel", name=name, reason=f"it differs only by case from channel {twin!r}")
+        channel = Channel(channel_id, name)
+        self._by_name[name] = self._by_id[channel_id] = channel
+        self._folded[name.lower()] = name
+        self.next_id = max(self.next_id, channel_id + 1)
+        return channel
+
+    def fit(self, channel: Channel, batch: pa.RecordBatch) -> tuple[SchemaVersion, pa.RecordBatch]:
+        """The schema under which the batch is stored, and the batch in that schema."""
+        version = channel.version
+        schema = batch.schema
+        if version is not None and schema.equals(version.schema):
+            return version, batch
+        with self._lock:
+            version = self._grow(channel, schema)
+        return version, conform(batch, version.schema, channel=channel.name)
+
+    def adopt_schema(self, channel: Channel, schema: pa.Schema) -> SchemaVersion:
+        """A schema found in the catalog or the log; returns the version that holds it."""
+        with self._lock:
+            current = channel.version
+            if current is None or self._mode is not SchemaMode.EVOLVE:
+                return self._set(channel, schema)
+            merged = merge_schemas(channel.name, current.schema, schema)
+            return current if merged is current.schema else self._set(channel, merged)
+
+    def new_version(self, channel: Channel, schema: pa.Schema) -> SchemaVersion:
+        """A version with a number of its own that is not made current: for what was written under an older schema."""
+        with self._lock:
+            return self._version(channel, schema)
+
+    def _grow(self, channel: Channel, schema: pa.Schema) -> SchemaVersion:
+        current = channel.version
+        if current is None:
+            return self._set(channel, channel_schema(schema))
+        if self._mode is SchemaMode.STRICT:
+            require_same(channel.name, current.schema, schema)
+            return current
+        if self._mode is SchemaMode.ANY:
+            plain = channel_schema(schema)
+            known = channel.versions.get(plain)
+            return known if known is not None else self._set(channel, plain)
+        merged = merge_schemas(channel.name, current.schema, schema)
+        return current if merged is current.schema else self._set(channel, merged)
+
+    def _set(self, channel: Channel, schema: pa.Schema) -> SchemaVersion:
+        version = self._version(channel, schema)
+        channel.version = version
+        if self._mode is SchemaMode.ANY:
+            if len(channel.versions) >= ANY_VERSIONS_MAX:
+                channel.versions.pop(next(iter(channel.versions)))
+            channel.versions[version.schema] = version
+        return version
+
+    def _version(self, channel: Channel, schema: pa.Schema) -> SchemaVersion:
+        return SchemaVersion(next(self._version_ids), channel.id, channel.name, schema, _has_dictionaries(schema))
+
+
+def _has_dictionaries(schema: pa.Schema) -> bool:
+    return any(_type_has_dictionary(field.type) for field in schema)
+
+
+def _type_has_dictionary(arrow_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(arrow_type):
+        return True
+    return any(_type_has_dictionary(arrow_type.field(n).type) for n in range(arrow_type.num_fields))

@@ -1,0 +1,331 @@
+"""Group commit: many callers, one write and one sync.
+
+One thread owns the write-ahead log. It takes what has queued up, gives out the numbers, writes everything with one call,
+syncs once, makes the events readable, and only then answers. While it waits for the disk, callers encode and queue more.
+
+The order of a group, and what a crash leaves at each step (docs/design/durability.md, "Commit"):
+
+    1. make room (rotate the log)      nothing of the group is on disk
+    2. give out seq and committed_id   in memory only; taken back if the disk is full
+    3. write                           any part of the group may be on disk; nobody was answered
+    4. sync                            the group survives a power cut
+    5. append to the tail, remember    readers see it
+    6. answer                          accepted
+
+With `wal.flush: interval` or `bytes`, step 4 comes later and the receipt says `WRITTEN`; a group that creates a channel is
+synced at once, so that a name never gets a second number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from holdfast.clock import NS_PER_S, Clock
+from holdfast.config import StoreConfig
+from holdfast.disk.appendlog import NewRecord
+from holdfast.disk.checksum import crc32c
+from holdfast.errors import Closed, DiskFull, HoldfastError, StoreFailed
+from holdfast.model.frame import Durability, EventIds, FrameReceipt, Identity, Receipt
+from holdfast.model.positions import CommittedId, Seq
+from holdfast.store.catalog import Catalog
+from holdfast.store.channels import Channel
+from holdfast.store.dedup import Dedup
+from holdfast.store.tail import Chunk, Tail, make_run
+from holdfast.store.wal.codec import EntryOptions, EntryPlace, Payload, encode_batch, encode_frame
+from holdfast.store.wal.log import SchemaVersion, Wal
+
+GROUP_BYTES_MAX = 8 << 20
+"""A group beyond this gains nothing from one more frame and only delays its answers."""
+GROUP_FRAMES_MAX = 4096
+UNSYNCED_EVENTS_MAX = 1_000_000
+"""With a weak flush policy, never more events than this wait for a sync; recovery skips as many numbers."""
+IDLE_SYNC_NS = NS_PER_S
+"""With `wal.flush: bytes`, a quiet log is synced after this long."""
+
+
+@dataclass(slots=True)
+class PreparedEntry:
+    """One channel's part of a frame, checked and encoded by the caller's thread."""
+
+    channel: Channel
+    version: SchemaVersion
+    payload: Payload
+    options: EntryOptions
+    batch: pa.RecordBatch
+    ids: tuple[bytes, ...] = ()
+    known_ids: dict[bytes, int] = field(default_factory=dict)
+    looked_up_at_seq: int = 0
+
+
+class CommitFuture(Future[FrameReceipt]):
+    """The answer to come. It cannot be cancelled: the frame may already be on its way to the disk."""
+
+    def cancel(self) -> bool:
+        """Always False."""
+        return False
+
+
+@dataclass(slots=True)
+class Pending:
+    """A frame waiting for its group."""
+
+    entries: list[PreparedEntry]
+    identity: Identity
+    size_bytes: int
+    payload_crc: int
+    future: CommitFuture = field(default_factory=CommitFuture)
+
+
+@dataclass(slots=True)
+class _Group:
+    """What one turn of the committer writes and answers."""
+
+    chunks: list[tuple[Channel, Chunk]] = field(default_factory=list)
+    answers: list[tuple[Pending, FrameReceipt]] = field(default_factory=list)
+    fresh: dict[Identity, FrameReceipt] = field(default_factory=dict)
+    next_seqs: dict[Channel, int] = field(default_factory=dict)
+    new_ids: list[tuple[Channel, bytes]] = field(default_factory=list)
+    creates_channel: bool = False
+
+
+class Committer:
+    """Owns the log and the next numbers."""
+
+    def __init__(self, config: StoreConfig, clock: Clock, *, wal: Wal, tail: Tail, dedup: Dedup, catalog: Catalog,
+                 next_committed_id: int) -> None:  # fmt: skip
+        self._config = config
+        self._clock = clock
+        self._wal = wal
+        self._tail = tail
+        self._dedup = dedup
+        self._catalog = catalog
+        self._durability = Durability.SYNCED if config.wal_flush == "commit" else Durability.WRITTEN
+        self._queue: deque[Pending] = deque()
+        self._turn = threading.Condition()
+        self._closed = False
+        self._unsynced_events = 0
+        self._sync_due_ns: int | None = None
+        self.next_committed_id = next_committed_id
+        self.groups = self.frames = self.events = self.syncs = 0
+
+    # -- callers ----------------------------------------------------------------------------------------------------
+
+    def submit(self, pending: Pending) -> None:
+        """Queue a frame whose bytes are reserved in the tail."""
+        with self._turn:
+            if self._closed:
+                self._tail.release(pending.size_bytes)
+                raise Closed(what="store")
+            self._queue.append(pending)
+            if len(self._queue) == 1:
+                self._turn.notify()
+
+    def close(self) -> None:
+        """Take no more frames; `run` returns after the queued ones."""
+        with self._turn:
+            self._closed = True
+            self._turn.notify()
+
+    # -- the thread -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Commit groups until closed."""
+        while self.step(wait=True):
+            pass
+
+    def step(self, *, wait: bool) -> bool:
+        """One group, or the sync that is due; False once closed and empty."""
+        group = self._take(wait=wait)
+        if group:
+            self.process(group)
+        if self._sync_due_ns is not None and (self._closed or self._clock.monotonic_ns() >= self._sync_due_ns):
+            self._sync_late()
+        return bool(group) or not self._closed
+
+    def _take(self, *, wait: bool) -> list[Pending]:
+        group: list[Pending] = []
+        size = 0
+        with self._turn:
+            if wait and not self._queue and not self._closed:
+                self._turn.wait(self._seconds_until_sync())
+            while self._queue and len(group) < GROUP_FRAMES_MAX and (not group or size + self._queue[0].size_bytes <= GROUP_BYTES_MAX):
+                group.append(self._queue.popleft())
+                size += group[-1].size_bytes
+        return group
+
+    def _seconds_until_sync(self) -> float | None:
+        if self._sync_due_ns is None:
+            return None
+        return max(0.0, (self._sync_due_ns - self._clock.monotonic_ns()) / NS_PER_S)
+
+    def process(self, pendings: list[Pending]) -> None:
+        """Commit one group and answer it."""
+        group = _Group()
+        first_committed_id = self.next_committed_id
+        try:
+            self._write(pendings, group)
+        except DiskFull as error:
+            self._take_back(group, first_committed_id)
+            self._refuse(pendings, error)
+        except Exception as error:  # noqa: BLE001  whatever it was, what is on disk is unknown: stop (G10)
+            failure = error if isinstance(error, StoreFailed) else _as_failure(error, self._wal)
+            self._tail.fail(failure)
+            self._refuse(pendings, failure)
+        else:
+            self._apply(pendings, group)
+
+    def _write(self, pendings: list[Pending], group: _Group) -> None:
+        versions = [entry.version for pending in pendings for entry in pending.entries]
+        self._wal.make_room(sum(pending.size_bytes for pending in pendings), versions, len(pendings))
+        ingested_at_ns = self._clock.wall_ns()
+        records = self._wal.notes(versions)
+        for pending in pendings:
+            known = group.fresh.get(pending.identity) if pending.identity is not None else None
+            known = known or self._dedup.find(pending.identity)
+            if known is not None:
+                group.answers.append((pending, known))
+                continue
+            record = self._place(pending, group, ingested_at_ns)
+            if record is not None:
+                records.append(record)
+        if not group.chunks:
+            return
+        self._wal.log.append(records)
+        if self._must_sync(group):
+            self._wal.log.sync()
+            self._synced()
+
+    def _place(self, pending: Pending, group: _Group, ingested_at_ns: int) -> NewRecord | None:
+        """Give the frame its numbers; returns its record, or None when nothing of it is new."""
+        first_committed_id = self.next_committed_id
+        places: list[EntryPlace] = []
+        receipts: list[Receipt] = []
+        crc = pending.payload_crc
+        for entry in pending.entries:
+            known_seqs = self._drop_known_events(entry) if entry.ids else []
+            if entry.ids:
+                crc = -1  # some of its events may have been left out
+            receipts.append(self._place_entry(entry, group, known_seqs=known_seqs, identity=pending.identity,
+                                              ingested_at_ns=ingested_at_ns))  # fmt: skip
+            if entry.payload.rows:
+                chunk = group.chunks[-1][1]
+                places.append(EntryPlace(entry.channel.id, entry.version.id, chunk.run.first_seq, entry.payload, entry.options))
+        duplicate = all(receipt.duplicate for receipt in receipts) and bool(receipts)
+        receipt = FrameReceipt(tuple(receipts), duplicate, self._durability)
+        group.answers.append((pending, receipt))
+        if not places:
+            return None
+        if pending.identity is not None:
+            group.fresh[pending.identity] = receipt
+        if crc < 0 or len(places) != len(pending.entries):
+            crc = checksum_payloads(place.payload for place in places)
+        return encode_frame(places, identity=pending.identity, first_committed_id=first_committed_id,
+                            ingested_at_ns=ingested_at_ns, payload_crc=crc)  # fmt: skip
+
+    def _place_entry(self, entry: PreparedEntry, group: _Group, *, known_seqs: list[int], identity: Identity,
+                     ingested_at_ns: int) -> Receipt:  # fmt: skip
+        channel, rows = entry.channel, entry.payload.rows
+        if not rows:
+            first, last = (min(known_seqs), max(known_seqs)) if known_seqs else (0, 0)
+            return Receipt(channel.name, Seq(first), Seq(last), CommittedId(0), duplicate=bool(known_seqs),
+                           durability=self._durability, duplicate_events=len(known_seqs))  # fmt: skip
+        first_seq, committed_id = channel.next_seq, self.next_committed_id
+        group.next_seqs.setdefault(channel, first_seq)
+        group.creates_channel |= first_seq == 1
+        channel.next_seq += rows
+        self.next_committed_id += rows
+        run = make_run(first_seq, rows, committed_id=committed_id, ingested_at_ns=ingested_at_ns, identity=identity,
+                       partitions=entry.options.partitions)  # fmt: skip
+        group.chunks.append((channel, Chunk(run, entry.payload, entry.version, self._wal.log.number, entry.ids)))
+        for offset, digest in enumerate(entry.ids):
+            channel.unpublished_ids[digest] = first_seq + offset
+            group.new_ids.append((channel, digest))
+        return Receipt(channel.name, Seq(first_seq), Seq(first_seq + rows - 1), CommittedId(committed_id), duplicate=False,
+                       durability=self._durability, duplicate_events=len(known_seqs))  # fmt: skip
+
+    def _drop_known_events(self, entry: PreparedEntry) -> list[int]:
+        """Leave out the events whose ids are stored; returns where those are."""
+        known = entry.known_ids
+        if entry.channel.published_seq != entry.looked_up_at_seq:  # segments were published since the caller looked
+            known = self._catalog.event_seqs(entry.channel.id, entry.ids)
+        unpublished = entry.channel.unpublished_ids
+        keep: list[bool] = []
+        seqs: list[int] = []
+        seen: set[bytes] = set()
+        for digest in entry.ids:
+            seq = known.get(digest) or unpublished.get(digest)
+            if seq is not None:
+                seqs.append(seq)
+            keep.append(seq is None and digest not in seen)
+            seen.add(digest)
+        if not all(keep):
+            batch = entry.batch.filter(pa.array(keep, pa.bool_()))
+            entry.payload = encode_batch(batch, has_dictionaries=entry.version.has_dictionaries)
+            entry.ids = tuple(digest for digest, kept in zip(entry.ids, keep, strict=True) if kept)
+        return seqs
+
+    def _must_sync(self, group: _Group) -> bool:
+        self._unsynced_events += sum(chunk.run.rows for _, chunk in group.chunks)
+        if self._config.wal_flush == "commit" or group.creates_channel or self._unsynced_events >= UNSYNCED_EVENTS_MAX:
+            return True
+        log = self._wal.log
+        if self._config.wal_flush == "bytes" and log.end_position - log.synced_position >= self._config.wal_flush_bytes:
+            return True
+        if self._sync_due_ns is None:
+            delay_ns = self._config.wal_flush_interval_ns if self._config.wal_flush == "interval" else IDLE_SYNC_NS
+            self._sync_due_ns = self._clock.monotonic_ns() + delay_ns
+        return False
+
+    def _sync_late(self) -> None:
+        try:
+            self._wal.log.sync()
+        except StoreFailed as failure:
+            self._tail.fail(failure)
+        self._synced()
+
+    def _synced(self) -> None:
+        self.syncs += 1
+        self._unsynced_events = 0
+        self._sync_due_ns = None
+
+    def _apply(self, pendings: list[Pending], group: _Group) -> None:
+        size = sum(pending.size_bytes for pending in pendings)
+        self._tail.append(group.chunks, queued_bytes=size, wal_bytes=self._wal.log.size_bytes())
+        for identity, receipt in group.fresh.items():
+            if not isinstance(identity, EventIds):
+                self._dedup.remember(identity, receipt)
+        self.groups += 1
+        self.frames += len(pendings)
+        self.events += sum(chunk.run.rows for _, chunk in group.chunks)
+        for pending, receipt in group.answers:
+            pending.future.set_result(receipt)
+
+    def _take_back(self, group: _Group, first_committed_id: int) -> None:
+        for channel, next_seq in group.next_seqs.items():
+            channel.next_seq = next_seq
+        for channel, digest in group.new_ids:
+            channel.unpublished_ids.pop(digest, None)
+        self.next_committed_id = first_committed_id
+
+    def _refuse(self, pendings: list[Pending], error: HoldfastError) -> None:
+        for pending in pendings:
+            self._tail.release(pending.size_bytes)
+            pending.future.set_exception(error)
+
+
+def checksum_payloads(payloads: Iterable[Payload]) -> int:
+    """The checksum of Arrow bytes in order, which `encode_frame` continues."""
+    crc = 0
+    for payload in payloads:
+        crc = crc32c(payload.buffer, crc)
+    return crc
+
+
+def _as_failure(error: Exception, wal: Wal) -> StoreFailed:
+    return StoreFailed(file=wal.log.path, reason=f"{type(error).__name__}: {error}")

@@ -1,0 +1,103 @@
+"""What makes a repeat harmless: which frames were accepted, and where they went.
+
+Promises (G3):
+
+- A frame of a slot is recognised for ever: per slot the accepted frame numbers are a set of ranges, in memory for the slots
+  seen by this process and in the catalog for all.
+- A GUID is recognised for `dedup.window` after it was accepted, also across restarts, unless more than `dedup.max_guids` came
+  since; those forgotten early are counted.
+- The answer to a repeat is the original receipt. Recent ones are kept; older ones are found in the segments.
+
+State is rebuilt from log and segments at start; nothing here is the only copy. Time is monotonic: a jump of the wall clock
+forgets nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from holdfast.clock import Clock
+from holdfast.config import StoreConfig
+from holdfast.model.frame import FrameReceipt, Guid, Identity, SlotFrame
+from holdfast.model.intervals import IntervalSet
+from holdfast.store.catalog import Catalog
+
+RECENT_MAX = 65_536
+"""Receipts of slot frames kept in memory: more than a sender has in flight when it reconnects."""
+
+FindOriginal = Callable[[SlotFrame], FrameReceipt]
+
+
+class Dedup:
+    """Written by the committer; looked up by any thread."""
+
+    def __init__(self, config: StoreConfig, clock: Clock, *, catalog: Catalog, find_original: FindOriginal) -> None:
+        self._window_ns = config.dedup_window_ns
+        self._guids_max = config.dedup_guids_max
+        self._clock = clock
+        self._catalog = catalog
+        self._find_original = find_original
+        self._slots: dict[bytes, IntervalSet] = {}
+        self._recent: OrderedDict[SlotFrame, FrameReceipt] = OrderedDict()
+        self._guids: OrderedDict[bytes, tuple[int, FrameReceipt]] = OrderedDict()
+        self.guids_forgotten_early = 0
+
+    def find(self, identity: Identity) -> FrameReceipt | None:
+        """The receipt of the first time, marked as a duplicate; None if this is the first time."""
+        if isinstance(identity, SlotFrame):
+            return self._find_slot_frame(identity)
+        if isinstance(identity, Guid):
+            entry = self._guids.get(identity.value)
+            if entry is not None and entry[0] > self._clock.monotonic_ns():
+                return as_duplicate(entry[1])
+        return None
+
+    def _find_slot_frame(self, frame: SlotFrame) -> FrameReceipt | None:
+        seen = self._slots.get(frame.slot_id)
+        if seen is None:
+            seen = self._slots.setdefault(frame.slot_id, IntervalSet(self._catalog.slot_ranges(frame.slot_id)))
+        if frame.fsn not in seen:
+            return None
+        receipt = self._recent.get(frame)
+        return as_duplicate(receipt if receipt is not None else self._find_original(frame))
+
+    def remember(self, identity: Identity, receipt: FrameReceipt, *, age_ns: int = 0) -> None:
+        """Note an accepted frame. `age_ns` is how long ago that was, for frames found at start."""
+        if isinstance(identity, SlotFrame):
+            self._find_slot_frame(identity)
+            self._slots[identity.slot_id].add(identity.fsn, identity.fsn)
+            self._recent[identity] = receipt
+            if len(self._recent) > RECENT_MAX:
+                self._recent.popitem(last=False)
+        elif isinstance(identity, Guid):
+            self._remember_guid(identity.value, receipt, max(0, age_ns))
+
+    def _remember_guid(self, guid: bytes, receipt: FrameReceipt, age_ns: int) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if age_ns >= self._window_ns:
+            return
+        self._guids[guid] = (now_ns + self._window_ns - age_ns, receipt)
+        while self._guids and next(iter(self._guids.values()))[0] <= now_ns:
+            self._guids.popitem(last=False)
+        if len(self._guids) > self._guids_max:
+            self._guids.popitem(last=False)
+            self.guids_forgotten_early += 1
+
+    def guid_count(self) -> int:
+        """How many GUIDs are remembered."""
+        return len(self._guids)
+
+
+def as_duplicate(receipt: FrameReceipt) -> FrameReceipt:
+    """The same positions, said a second time."""
+    return replace(receipt, duplicate=True, entries=tuple(replace(entry, duplicate=True) for entry in receipt.entries))
+
+
+def merge_ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Single numbers as ranges."""
+    merged = IntervalSet()
+    for number in sorted(numbers):
+        merged.add(number, number)
+    return list(merged)

@@ -1,0 +1,227 @@
+"""Reading events back: across segments and the part that is only in the log, without a gap or a repeat at the border.
+
+A read takes a picture first: the chunks in memory and the seq where they begin. Everything below that seq is in published
+segments, because a unit leaves memory only after its segment is in the catalog. So the border is one number, and what is
+published while the read runs changes nothing.
+
+A segment's bytes are checked against the catalog's CRC32C the first time this process opens it, before Arrow sees them (G9).
+Batches from segments point into the mapped file; nothing is copied unless an older schema must be widened.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.clock import NS_PER_S
+from holdfast.disk.filesystem import File
+from holdfast.disk.openfiles import OpenFiles
+from holdfast.errors import BadRequest
+from holdfast.model.evolution import conform
+from holdfast.model.schema import SchemaMode
+from holdfast.store.catalog import Catalog, PublishedSegment
+from holdfast.store.channels import Channel
+from holdfast.store.segments.combine import combine
+from holdfast.store.segments.reader import SegmentReader
+from holdfast.store.segments.runs import SYSTEM_COLUMNS, RunTable
+from holdfast.store.tail import Chunk, Tail
+
+Position = int | str | datetime
+VERIFIED_MAX = 100_000
+"""Segments remembered as checked by this process; older ones are checked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive events of one channel, with what the store knows of them."""
+
+    first_seq: int
+    batch: pa.RecordBatch
+    runs: RunTable
+
+
+class Reader:
+    """Reads one store. Thread-safe; every call to `read` is a picture of its own."""
+
+    def __init__(self, directory: Path, *, open_files: OpenFiles, catalog: Catalog, tail: Tail, mode: SchemaMode,
+                 check_open: Callable[[], None]) -> None:  # fmt: skip
+        self._directory = directory
+        self._open_files = open_files
+        self._catalog = catalog
+        self._tail = tail
+        self._mode = mode
+        self._check_open = check_open
+        self._verified: OrderedDict[int, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, channel: Channel, *, start: Position, end: Position | None, columns: Sequence[str] | None,
+             system: Sequence[str]) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """Batches of `start..end`, in the channel's schema of now."""
+        _check_system(system)
+        schema = self._schema(channel, columns)
+        border, chunks = self._tail.snapshot(channel)
+        first = self._resolve(channel, start, chunks, what="start")
+        last = chunks_end(chunks, border) if end is None else self._resolve_end(channel, end, chunks)
+        for piece in self._pieces(channel, first, last, border=border, chunks=chunks, columns=_stored(schema, columns)):
+            batch = piece.batch if schema is None else conform(piece.batch, schema, channel=channel.name)
+            yield with_system_columns(batch, piece, channel.name, system) if system else batch
+
+    def read_committed(self, channels: Sequence[Channel], *, first: int, last: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Events of all channels in commit order, a frame's part at a time."""
+        streams = [self._by_committed_id(channel, first, last) for channel in channels]
+        for _, name, batch in heapq.merge(*streams, key=lambda item: item[0]):
+            yield name, batch
+
+    def run_table(self, segment: PublishedSegment, channel: str) -> RunTable:
+        """Who wrote what in a segment."""
+        with self._open_files.use(self._path(channel, segment)) as file:
+            return self._reader(file, segment).runs
+
+    # -- pieces -----------------------------------------------------------------------------------------------------
+
+    def _pieces(self, channel: Channel, first: int, last: int, *, border: int, chunks: list[Chunk],
+                columns: Callable[[pa.Schema], list[str] | None]) -> Iterator[Piece]:  # fmt: skip
+        for segment in self._catalog.segments(channel.id, first_seq=first, last_seq=min(last, border - 1)):
+            self._check_open()
+            with self._open_files.use(self._path(channel.name, segment)) as file:
+                reader = self._reader(file, segment)
+            for seq, batch in reader.batches(first_seq=first, last_seq=last, columns=columns(reader.schema)):
+                yield Piece(seq, batch, reader.runs)
+        for group in _groups(chunks):
+            yield from self._tail_pieces(group, first, last, columns)
+
+    def _tail_pieces(self, group: list[Chunk], first: int, last: int,
+                     columns: Callable[[pa.Schema], list[str] | None]) -> Iterator[Piece]:  # fmt: skip
+        wanted = [chunk for chunk in group if chunk.run.first_seq <= last and chunk.run.first_seq + chunk.run.rows > first]
+        if not wanted:
+            return
+        runs = RunTable.from_runs([chunk.run for chunk in wanted])
+        names = columns(wanted[0].version.schema)
+        seq = wanted[0].run.first_seq
+        for batch in combine([chunk.batch() for chunk in wanted], wanted[0].version.schema):
+            low, high = max(first, seq), min(last, seq + batch.num_rows - 1)
+            if low <= high:
+                part = batch.slice(low - seq, high - low + 1)
+                yield Piece(low, part if names is None else part.select(names), runs)
+            seq += batch.num_rows
+
+    def _by_committed_id(self, channel: Channel, first: int, last: int) -> Iterator[tuple[int, str, pa.RecordBatch]]:
+        border, chunks = self._tail.snapshot(channel)
+        schema = self._schema(channel, None)
+        end = chunks_end(chunks, border)
+        start = self._first_seq_committed(channel, first, chunks)
+        for piece in self._pieces(channel, start, end, border=border, chunks=chunks, columns=lambda _schema: None):
+            batch = piece.batch if schema is None else conform(piece.batch, schema, channel=channel.name)
+            for run in piece.runs.overlapping(piece.first_seq, piece.first_seq + batch.num_rows - 1):
+                shift = run.first_committed_id - run.first_seq
+                low = max(first, piece.first_seq + shift, run.first_committed_id)
+                high = min(last, piece.first_seq + batch.num_rows - 1 + shift, run.first_committed_id + run.rows - 1)
+                if low <= high:
+                    yield low, channel.name, batch.slice(low - shift - piece.first_seq, high - low + 1)
+
+    def _first_seq_committed(self, channel: Channel, committed_id: int, chunks: list[Chunk]) -> int:
+        seq = self._catalog.first_seq_reaching(channel.id, "last_committed_id", committed_id)
+        return seq if seq is not None else (chunks[0].run.first_seq if chunks else 1)
+
+    def _reader(self, file: File, segment: PublishedSegment) -> SegmentReader:
+        number = segment.meta.segment_seq
+        with self._lock:
+            verified = number in self._verified
+        reader = SegmentReader.open(file, expected_crc32c=segment.crc32c, verified=verified)
+        with self._lock:
+            self._verified[number] = None
+            if len(self._verified) > VERIFIED_MAX:
+                self._verified.popitem(last=False)
+        return reader
+
+    def _path(self, channel: str, segment: PublishedSegment) -> Path:
+        return self._directory / channel / segment.file_name
+
+    # -- positions --------------------------------------------------------------------------------------------------
+
+    def _schema(self, channel: Channel, columns: Sequence[str] | None) -> pa.Schema | None:
+        """The schema every batch is brought to; None when each keeps its own."""
+        if channel.version is None or self._mode is SchemaMode.ANY:
+            return None
+        schema = channel.version.schema
+        if columns is None:
+            return schema
+        unknown = [name for name in columns if name not in schema.names]
+        if unknown:
+            raise BadRequest(f"channel {channel.name!r} has no column {unknown[0]!r}; it has {', '.join(schema.names)}")
+        return pa.schema([schema.field(name) for name in columns])
+
+    def _resolve(self, channel: Channel, position: Position, chunks: list[Chunk], *, what: str) -> int:
+        if isinstance(position, datetime):
+            return self._seq_at(channel, _as_ns(position), chunks)
+        if position == "first":
+            return 1
+        if position == "last":
+            return max(1, chunks_end(chunks, channel.published_seq + 1))
+        if isinstance(position, int) and not isinstance(position, bool) and position >= 0:
+            return max(1, position)
+        raise BadRequest(f"{what}={position!r} is no position: a seq, an aware datetime, 'first' or 'last'")
+
+    def _resolve_end(self, channel: Channel, end: Position, chunks: list[Chunk]) -> int:
+        resolved = self._resolve(channel, end, chunks, what="end")
+        return resolved - 1 if isinstance(end, datetime) else resolved
+
+    def _seq_at(self, channel: Channel, time_ns: int, chunks: list[Chunk]) -> int:
+        """The first event that came in at or after a time."""
+        seq = self._catalog.first_seq_reaching(channel.id, "last_ingested_at_ns", time_ns)
+        if seq is not None and seq <= channel.published_seq:
+            segment = next(self._catalog.segments(channel.id, first_seq=seq, last_seq=seq))
+            return self.run_table(segment, channel.name).first_seq_ingested_at(time_ns)
+        found = next((chunk.run.first_seq for chunk in chunks if chunk.run.ingested_at_ns >= time_ns), None)
+        return found if found is not None else chunks_end(chunks, channel.published_seq + 1) + 1
+
+
+def chunks_end(chunks: list[Chunk], border: int) -> int:
+    """The last seq of a picture."""
+    return chunks[-1].run.first_seq + chunks[-1].run.rows - 1 if chunks else border - 1
+
+
+def _groups(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
+    """Chunks in runs of one schema, without a jump in seq."""
+    group: list[Chunk] = []
+    for chunk in chunks:
+        if group and (group[-1].version is not chunk.version
+                      or group[-1].run.first_seq + group[-1].run.rows != chunk.run.first_seq):  # fmt: skip
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group
+
+
+def _stored(schema: pa.Schema | None, columns: Sequence[str] | None) -> Callable[[pa.Schema], list[str] | None]:
+    """Which of the wanted columns a segment has; the others are filled with nulls."""
+    if columns is None:
+        return lambda _stored_schema: None
+    return lambda stored_schema: [name for name in columns if name in stored_schema.names]
+
+
+def _check_system(system: Sequence[str]) -> None:
+    unknown = [name for name in system if name not in SYSTEM_COLUMNS]
+    if unknown:
+        raise BadRequest(f"{unknown[0]!r} is no system column; there are {', '.join(SYSTEM_COLUMNS)}")
+
+
+def _as_ns(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise BadRequest(f"time {moment.isoformat()} has no time zone; pass an aware datetime")
+    return int(moment.timestamp()) * NS_PER_S + moment.microsecond * 1000
+
+
+def with_system_columns(batch: pa.RecordBatch, piece: Piece, channel: str, names: Sequence[str]) -> pa.RecordBatch:
+    """The batch with the store's own columns appended."""
+    extra = piece.runs.system_columns(names, channel=channel, first_seq=piece.first_seq, rows=batch.num_rows)
+    fields = [*batch.schema, *(pa.field(name, array.type) for name, array in extra.items())]
+    return pa.RecordBatch.from_arrays([*batch.columns, *extra.values()], schema=pa.schema(fields))

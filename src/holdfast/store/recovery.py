@@ -1,0 +1,335 @@
+"""Opening a store after any kind of end: what is checked, in which order, and what is mended.
+
+    1. catalog     the index opens, its rows match their checksums; a store without a catalog but with data is refused
+    2. segments    every published segment is there and has its size; unfinished files (.tmp) are removed
+    3. log         read from the catalog's position on; the torn tail of the last file is cut and reported, an unclean last
+                   file is replaced by a copy on disk; anything else refuses with file, byte and a dump
+    4. orphans     segment files the catalog does not know are removed if the log holds their events; otherwise refused
+    5. numbers     next seq, committed_id and channel id are above everything ever given out; after an unclean stop of a
+                   weak flush policy as many numbers are skipped as answers may have been given without a sync
+    6. dedup       slots and GUIDs from the log; GUIDs of the window also from segments
+
+Each step logs one line. The result is a value; `Store` starts its threads from it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.clock import Clock
+from holdfast.config import StoreConfig
+from holdfast.disk.appendlog import KIND_CLOSE, LogFile, LogSpec, Mended, mend, read_log, read_log_file
+from holdfast.disk.filesystem import Filesystem, Mode
+from holdfast.disk.records import Record
+from holdfast.errors import CorruptData
+from holdfast.model.frame import Durability, FrameReceipt, Guid, Receipt, SlotFrame
+from holdfast.model.positions import CommittedId, Seq
+from holdfast.model.schema import SchemaMode
+from holdfast.store.catalog import CATALOG_NAME, Catalog
+from holdfast.store.channels import Channel, ChannelTable
+from holdfast.store.committer import UNSYNCED_EVENTS_MAX
+from holdfast.store.event_ids import digests_of
+from holdfast.store.sealer import CHANNELS_DIR
+from holdfast.store.segments.reader import SegmentReader
+from holdfast.store.tail import Chunk, make_run
+from holdfast.store.wal.codec import (
+    KIND_FLOORS,
+    KIND_FRAME,
+    KIND_SCHEMA,
+    EntryPlace,
+    FrameRecord,
+    decode_floors,
+    decode_frame,
+    decode_schema_note,
+)
+from holdfast.store.wal.log import WAL_NAME, SchemaVersion
+from holdfast.telemetry import event
+
+WAL_DIR = "wal"
+_SEGMENT_NAME = re.compile(r"seg-(\d+)\.arrow")
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening found and did."""
+
+    created: bool
+    segments: int
+    wal_files: int
+    wal_records: int
+    recovered_frames: int
+    recovered_events: int
+    cut: Mended | None
+    removed: tuple[Path, ...]
+    skipped_numbers: int
+
+
+@dataclass(slots=True)
+class Recovered:
+    """Everything a store starts from."""
+
+    store_id: bytes
+    catalog: Catalog
+    channels: ChannelTable
+    chunks: list[tuple[Channel, Chunk]] = field(default_factory=list)
+    frames: list[tuple[SlotFrame | Guid, FrameReceipt, int]] = field(default_factory=list)
+    """(identity, receipt, ingested at) of frames in the log, oldest first."""
+    next_committed_id: int = 1
+    wal_number: int = 1
+    wal_position: int = 0
+    wal_files: dict[int, int] = field(default_factory=dict)
+    """Start positions of the older log files that are still there."""
+    report: RecoveryReport = RecoveryReport(False, 0, 0, 0, 0, 0, None, (), 0)
+
+
+def recover(filesystem: Filesystem, directory: Path, config: StoreConfig, *, clock: Clock) -> Recovered:
+    """Bring a directory to a state a store can start from. The caller holds the lock."""
+    state, created = _open_catalog(filesystem, directory, config)
+    orphans, removed = _check_segments(filesystem, directory, state)
+    replay = _Replay(state)
+    cut, unclean = _read_wal(filesystem, directory, state, replay)
+    removed += _resolve_orphans(filesystem, orphans, state)
+    skipped = _skip_numbers(state) if unclean else 0
+    state.report = RecoveryReport(
+        created=created, segments=state.catalog.totals()[0], wal_files=len(state.wal_files), wal_records=replay.records,
+        recovered_frames=replay.frames, recovered_events=sum(chunk.run.rows for _, chunk in state.chunks), cut=cut,
+        removed=tuple(removed), skipped_numbers=skipped,
+    )  # fmt: skip
+    event("store.recovery.done", created=created, segments=state.report.segments, frames=replay.frames,
+          events=state.report.recovered_events, at_ns=clock.wall_ns())  # fmt: skip
+    return state
+
+
+# -- 1. catalog -----------------------------------------------------------------------------------------------------
+
+
+def _open_catalog(filesystem: Filesystem, directory: Path, config: StoreConfig) -> tuple[Recovered, bool]:
+    path = directory / CATALOG_NAME
+    has_data = any(_has_files(filesystem, directory / name) for name in (WAL_DIR, CHANNELS_DIR))
+    if has_data and not filesystem.exists(path):
+        raise CorruptData(file=path, offset_bytes=0, reason="the catalog is missing, but there are segments or log files")
+    catalog = Catalog(filesystem, directory)
+    store_id = catalog.meta("store_id")
+    if store_id is None and has_data:
+        raise CorruptData(file=path, offset_bytes=0, reason="the catalog is empty, but there are segments or log files")
+    created = store_id is None
+    if store_id is None:
+        store_id = os.urandom(16)
+        catalog.set_meta(store_id=store_id, version=1)
+    for name in (WAL_DIR, CHANNELS_DIR):
+        filesystem.makedir(directory / name)
+    filesystem.sync_dir(directory)
+    channels = ChannelTable(SchemaMode(config.schema_mode))
+    state = Recovered(store_id, catalog, channels)
+    last_seqs = catalog.last_seqs()
+    for row in catalog.channels():
+        channel = channels.restore(row.name, row.channel_id)
+        channel.published_seq = max(last_seqs.get(row.channel_id, 0), row.next_seq - 1)
+        channel.next_seq = channel.published_seq + 1
+        channels.adopt_schema(channel, pa.ipc.read_schema(pa.py_buffer(row.schema)))
+    state.next_committed_id = catalog.last_committed_id() + 1
+    event("store.recovery.catalog", store_id=store_id.hex(), channels=len(channels), created=created)
+    return state, created
+
+
+def _has_files(filesystem: Filesystem, directory: Path) -> bool:
+    return filesystem.exists(directory) and any(not entry.name.endswith(".tmp") for entry in filesystem.listdir(directory))
+
+
+# -- 2. segments ----------------------------------------------------------------------------------------------------
+
+
+def _check_segments(filesystem: Filesystem, directory: Path, state: Recovered) -> tuple[list[Path], list[Path]]:
+    """Compare the catalog with the disk; returns segment files the catalog does not know, and what was removed."""
+    expected: dict[str, dict[int, int]] = {}
+    for channel_id, segment_seq, size in state.catalog.segment_sizes():
+        expected.setdefault(state.channels.by_id(channel_id).name, {})[segment_seq] = size
+    orphans: list[Path] = []
+    removed: list[Path] = []
+    folder = directory / CHANNELS_DIR
+    for entry in filesystem.listdir(folder):
+        if entry.is_dir:
+            orphans += _check_channel(filesystem, folder / entry.name, expected.pop(entry.name, {}), removed)
+    for channel, sizes in expected.items():
+        if sizes:
+            raise _missing(folder / channel, next(iter(sizes)))
+    event("store.recovery.segments", orphans=len(orphans), removed=len(removed))
+    return orphans, removed
+
+
+def _check_channel(filesystem: Filesystem, folder: Path, sizes: dict[int, int], removed: list[Path]) -> list[Path]:
+    orphans = []
+    for entry in filesystem.listdir(folder):
+        path = folder / entry.name
+        match = _SEGMENT_NAME.fullmatch(entry.name)
+        if entry.name.endswith(".tmp"):
+            filesystem.unlink(path)
+            removed.append(path)
+        elif match and int(match[1]) in sizes:
+            size = sizes.pop(int(match[1]))
+            if entry.size_bytes != size:
+                raise CorruptData(file=path, offset_bytes=min(entry.size_bytes, size),
+                                  reason=f"has {entry.size_bytes} bytes, the catalog says {size}")  # fmt: skip
+        elif match:
+            orphans.append(path)
+    if sizes:
+        raise _missing(folder, next(iter(sizes)))
+    return orphans
+
+
+def _missing(folder: Path, segment_seq: int) -> CorruptData:
+    return CorruptData(file=folder / f"seg-{segment_seq}.arrow", offset_bytes=0, reason="a published segment is missing")
+
+
+# -- 3. log ---------------------------------------------------------------------------------------------------------
+
+
+def _read_wal(filesystem: Filesystem, directory: Path, state: Recovered, replay: _Replay) -> tuple[Mended | None, bool]:
+    """Replay the log. Returns what was cut, and whether numbers must be skipped."""
+    folder = directory / WAL_DIR
+    for entry in filesystem.listdir(folder):
+        if entry.name.endswith(".tmp"):
+            filesystem.unlink(folder / entry.name)
+    spec = LogSpec(WAL_NAME, rotation_bytes=0)
+    cut: Mended | None = None
+    last: LogFile | None = None
+    for found in read_log(filesystem, folder, spec=spec, store_id=state.store_id, from_position=state.catalog.wal_cursor):
+        last = found
+        if found.path == _last_path(filesystem, folder) and not found.closed:
+            cut = mend(filesystem, found, file_id=int.from_bytes(os.urandom(8), "little") | 1)
+            last = read_log_file(filesystem, found.path, last=True)
+        replay.file(last)
+        state.wal_files[last.header.number] = last.header.start_position
+        state.wal_number, state.wal_position = last.header.number + 1, last.end_position
+    if cut is not None and not cut.cut_bytes:
+        cut = None
+    event("store.recovery.wal", files=len(state.wal_files), records=replay.records, frames=replay.frames,
+          cut_bytes=cut.cut_bytes if cut else 0)  # fmt: skip
+    return cut, last is not None and last.header.weak and not last.closed
+
+
+def _last_path(filesystem: Filesystem, folder: Path) -> Path:
+    return folder / max(entry.name for entry in filesystem.listdir(folder) if entry.name.endswith(".log"))
+
+
+class _Replay:
+    """Turns records into unpublished events, in order."""
+
+    def __init__(self, state: Recovered) -> None:
+        self._state = state
+        self._versions: dict[int, SchemaVersion] = {}
+        self.records = 0
+        self.frames = 0
+
+    def file(self, found: LogFile) -> None:
+        """Replay one file."""
+        self._versions = {}
+        handlers: dict[int, Callable[[Record], None]] = {
+            KIND_FLOORS: self._floors,
+            KIND_SCHEMA: self._schema,
+            KIND_FRAME: lambda record: self._frame(record, found.header.number),
+            KIND_CLOSE: lambda _record: None,
+        }
+        for record in found.records:
+            self.records += 1
+            try:
+                handlers[record.kind](record)
+            except (KeyError, ValueError, pa.ArrowException) as error:
+                raise CorruptData(file=found.path, offset_bytes=record.position - found.header.start_position,
+                                  reason=f"the record is intact but makes no sense: {error!r}") from error  # fmt: skip
+
+    def _floors(self, record: Record) -> None:
+        floors = decode_floors(record.payload)
+        state = self._state
+        state.next_committed_id = max(state.next_committed_id, floors.committed_id)
+        for channel_id, name, next_seq in floors.channels:
+            channel = state.channels.restore(name, channel_id)
+            channel.next_seq = max(channel.next_seq, next_seq)
+        state.channels.next_id = max(state.channels.next_id, floors.channel_id)
+
+    def _schema(self, record: Record) -> None:
+        note = decode_schema_note(record.payload)
+        channels = self._state.channels
+        channel = channels.restore(note.channel, note.channel_id)
+        schema = pa.ipc.read_schema(pa.py_buffer(note.schema))
+        version = channels.adopt_schema(channel, schema)
+        exact = version.schema.equals(schema)
+        self._versions[note.schema_id] = version if exact else channels.new_version(channel, schema)
+
+    def _frame(self, record: Record, wal_file: int) -> None:
+        frame = decode_frame(record.payload)
+        receipts = []
+        committed_id = frame.first_committed_id
+        for entry in frame.entries:
+            channel = self._state.channels.by_id(entry.channel_id)
+            self._entry(entry, frame, channel=channel, committed_id=committed_id, wal_file=wal_file)
+            last_seq = entry.first_seq + entry.payload.rows - 1
+            receipts.append(Receipt(channel.name, Seq(entry.first_seq), Seq(last_seq), CommittedId(committed_id),
+                                    duplicate=False, durability=Durability.SYNCED))  # fmt: skip
+            committed_id += entry.payload.rows
+        self._state.next_committed_id = max(self._state.next_committed_id, committed_id)
+        if frame.identity is not None:
+            receipt = FrameReceipt(tuple(receipts), duplicate=False, durability=Durability.SYNCED)
+            self._state.frames.append((frame.identity, receipt, frame.ingested_at_ns))
+        self.frames += 1
+
+    def _entry(self, entry: EntryPlace, frame: FrameRecord, *, channel: Channel, committed_id: int, wal_file: int) -> None:
+        end_seq = entry.first_seq + entry.payload.rows
+        if end_seq - 1 <= channel.published_seq:
+            return
+        if entry.first_seq != channel.next_seq:
+            raise ValueError(f"channel {channel.name!r} goes on at seq {entry.first_seq}, expected {channel.next_seq}")
+        version = self._versions[entry.schema_id]
+        run = make_run(entry.first_seq, entry.payload.rows, committed_id=committed_id, ingested_at_ns=frame.ingested_at_ns,
+                       identity=frame.identity, partitions=entry.options.partitions)  # fmt: skip
+        chunk = Chunk(run, entry.payload, version, wal_file)
+        if entry.options.id_column:
+            chunk = replace(chunk, ids=digests_of(chunk.batch(), entry.options.id_column))
+            channel.unpublished_ids.update(zip(chunk.ids, range(entry.first_seq, end_seq), strict=True))
+        channel.next_seq = end_seq
+        self._state.chunks.append((channel, chunk))
+
+
+# -- 4. orphans -----------------------------------------------------------------------------------------------------
+
+
+def _resolve_orphans(filesystem: Filesystem, orphans: list[Path], state: Recovered) -> list[Path]:
+    """A crash between rename and publish leaves a complete file; the log has its events, so the file goes."""
+    covered: dict[str, tuple[int, int]] = {}
+    for channel, chunk in state.chunks:
+        first, _ = covered.get(channel.name, (chunk.run.first_seq, 0))
+        covered[channel.name] = (first, chunk.run.first_seq + chunk.run.rows - 1)
+    for path in orphans:
+        file = filesystem.open(path, Mode.READ)
+        try:
+            meta = SegmentReader.open(file).meta
+        finally:
+            file.close()
+        first, last = covered.get(path.parent.name, (0, -1))
+        if not first <= meta.first_seq <= meta.last_seq <= last:
+            raise CorruptData(file=path, offset_bytes=0,
+                              reason=f"holds events {meta.first_seq}..{meta.last_seq} that neither catalog nor log know")  # fmt: skip
+    for path in orphans:
+        filesystem.unlink(path)
+        filesystem.sync_dir(path.parent)
+    if orphans:
+        event("store.recovery.orphans", removed=len(orphans))
+    return orphans
+
+
+# -- 5. numbers -----------------------------------------------------------------------------------------------------
+
+
+def _skip_numbers(state: Recovered) -> int:
+    """Answers may have been given for events that a power cut lost: their numbers are never given out again."""
+    for channel in state.channels:
+        channel.next_seq += UNSYNCED_EVENTS_MAX
+    state.next_committed_id += UNSYNCED_EVENTS_MAX
+    event("store.recovery.skip", numbers=UNSYNCED_EVENTS_MAX)
+    return UNSYNCED_EVENTS_MAX

@@ -1,0 +1,157 @@
+"""Sealing: cut units become segments, segments become known, and the log is trimmed.
+
+Runs beside commits on its own thread. The order for each unit, and what a crash leaves (docs/design/durability.md, "Seal"):
+
+    1. reserve a segment number         a number that is never used again
+    2. write the file under a .tmp name, sync, rename, sync the directory
+                                        a complete file the catalog does not know; recovery removes it, the log has its events
+    3. publish in the catalog, with the log position that is still needed
+                                        the segment counts; recovery skips its events in the log
+    4. readers switch from memory to the segment
+    5. delete log files below that position
+                                        what is left over is deleted at the next start
+
+Trimming is safe by construction: only events of published, synced segments are below the position of
+step 3, and the position is on disk before a file is deleted. A seal that failed does not move it.
+
+A full disk postpones sealing: units stay in memory and in the log, and commits go on until a bound. Any other I/O error
+stops the store (G10).
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import threading
+from pathlib import Path
+
+from holdfast.config import StoreConfig
+from holdfast.disk.filesystem import Filesystem
+from holdfast.errors import DiskFull, StoreFailed
+from holdfast.model.schema import schema_hash
+from holdfast.store.catalog import Catalog, CatalogChannel, Publication, PublishedSegment, segment_file_name
+from holdfast.store.segments.metadata import SegmentMeta, event_time_range
+from holdfast.store.segments.runs import RunTable
+from holdfast.store.segments.writer import write_segment
+from holdfast.store.tail import Tail, Unit
+from holdfast.store.wal.log import Wal
+from holdfast.telemetry import event
+
+UNITS_PER_TRANSACTION = 64
+RETRY_S = 0.5
+"""How long sealing waits after the disk was full: soon enough for a person who frees space."""
+
+CHANNELS_DIR = "channels"
+
+
+class Sealer:
+    """Turns units into published segments."""
+
+    def __init__(self, filesystem: Filesystem, directory: Path, config: StoreConfig, *, store_id: bytes, catalog: Catalog,
+                 tail: Tail, wal: Wal) -> None:  # fmt: skip
+        self._filesystem = filesystem
+        self._directory = directory / CHANNELS_DIR
+        self._config = config
+        self._store_id = store_id
+        self._catalog = catalog
+        self._tail = tail
+        self._wal = wal
+        self._written: dict[Unit, Publication] = {}
+        self._made: set[str] = set()
+        self._stop = threading.Event()
+        self.postponed: DiskFull | None = None
+        self.segments = 0
+
+    def run(self) -> None:
+        """Seal until stopped and nothing is left, or until the store fails."""
+        while self._tail.failure is None:
+            if not self._stop.is_set():
+                self._tail.wait_for_work()
+            self._tail.cut_expired()
+            busy = self.step()
+            if self.postponed is not None and self._stop.wait(RETRY_S):
+                return
+            if self._stop.is_set() and not busy:
+                return
+
+    def stop(self) -> None:
+        """`run` returns once everything cut is sealed, or at once if the disk is full."""
+        self._stop.set()
+        with self._tail.lock:
+            self._tail.work.notify_all()
+
+    def step(self) -> bool:
+        """Seal what is cut, one transaction's worth; False when there was nothing, or no room on disk."""
+        units = self._tail.take(UNITS_PER_TRANSACTION)
+        if not units:
+            return False
+        try:
+            for unit in units:
+                if unit not in self._written:
+                    self._written[unit] = self._write(unit)
+            self._publish(units)
+        except (OSError, sqlite3.Error) as error:
+            return self._failed(error)
+        except StoreFailed as failure:
+            self._tail.fail(failure)
+            return False
+        self.postponed = None
+        return True
+
+    def _write(self, unit: Unit) -> Publication:
+        channel, chunks = unit.channel, unit.chunks
+        directory = self._channel_directory(channel.name)
+        batches = [chunk.batch() for chunk in chunks]
+        first_event, last_event = event_time_range(batches, self._config.event_time_column)
+        first, last = chunks[0].run, chunks[-1].run
+        ingested = [chunk.run.ingested_at_ns for chunk in chunks]
+        runs = RunTable.from_runs([chunk.run for chunk in chunks])
+        meta = SegmentMeta(
+            store_id=self._store_id.hex(), channel=channel.name, segment_seq=self._catalog.next_segment_seq(),
+            first_seq=first.first_seq, last_seq=unit.end_seq - 1, first_committed_id=first.first_committed_id,
+            last_committed_id=last.first_committed_id + last.rows - 1, first_ingested_at_ns=min(ingested),
+            last_ingested_at_ns=max(ingested), first_event_time_ns=first_event, last_event_time_ns=last_event,
+            signal=self._config.signal, schema_hash=schema_hash(unit.version.schema), rows=unit.end_seq - unit.first_seq,
+        )  # fmt: skip
+        compression = None if self._config.segment_compression == "none" else self._config.segment_compression
+        file = write_segment(self._filesystem, directory / segment_file_name(meta.segment_seq), meta=meta,
+                             schema=unit.version.schema, batches=batches, runs=runs, compression=compression)  # fmt: skip
+        event_ids = [(digest, chunk.run.first_seq + n) for chunk in chunks for n, digest in enumerate(chunk.ids)]
+        current = channel.version or unit.version
+        return Publication(
+            PublishedSegment(channel.id, meta, runs.has_guids, file.size_bytes, file.crc32c),
+            CatalogChannel(channel.id, channel.name, unit.end_seq, current.schema.serialize().to_pybytes()),
+            runs.slots(), event_ids,
+        )  # fmt: skip
+
+    def _channel_directory(self, channel: str) -> Path:
+        directory = self._directory / channel
+        if channel not in self._made:
+            self._filesystem.makedir(directory)
+            self._filesystem.sync_dir(self._directory)
+            self._made.add(channel)
+        return directory
+
+    def _publish(self, units: list[Unit]) -> None:
+        log = self._wal.log
+        oldest = self._tail.oldest_file(active=log.number, without=units)
+        publications = [self._written[unit] for unit in units]
+        self._catalog.publish(publications, wal_cursor=log.file_start(oldest))
+        self._tail.published(units)
+        for unit, publication in zip(units, publications, strict=True):
+            del self._written[unit]
+            for digest, _ in publication.event_ids:
+                unit.channel.unpublished_ids.pop(digest, None)
+            self.segments += 1
+        log.trim(keep_from_number=oldest)
+        self._tail.note_wal_bytes(log.size_bytes())
+
+    def _failed(self, error: OSError | sqlite3.Error) -> bool:
+        """Later if the disk is full, never again otherwise."""
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else "disk is full" in str(error)
+        if full:
+            self.postponed = DiskFull(file=self._directory, reason=str(error))
+            event("store.seal.postpone", reason=error)
+            return False
+        self._tail.fail(StoreFailed(file=self._directory, reason=f"sealing failed: {error}"))
+        return False

@@ -1,0 +1,371 @@
+"""The public face of an embedded store.
+
+    with Store.open("./data") as store:
+        receipt = store.commit("trades", batch)      # durable when it returns
+        for batch in store.read("trades"): ...
+
+Promises: one process writes a store (others get `Locked` with its pid). `commit` returns after the events are synced to disk
+(or as `wal.flush` says, and the receipt tells). All methods are thread-safe. After an I/O error every call raises
+`StoreFailed`; reopening recovers all that was accepted. `close` seals and publishes everything.
+
+`inline=True` starts no threads: every commit is written, and everything cut is sealed, before the call returns. It is for
+tests and simulations that must be deterministic; batching several callers into one sync needs the threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from holdfast.clock import NS_PER_S, Clock, SystemClock
+from holdfast.config import StoreConfig
+from holdfast.disk.appendlog import LogSpec
+from holdfast.disk.filesystem import Filesystem, Lock
+from holdfast.disk.local import LocalFilesystem
+from holdfast.disk.openfiles import OpenFiles
+from holdfast.errors import Closed, InvalidBatch
+from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, Receipt, SlotFrame
+from holdfast.model.positions import CommittedId, Seq
+from holdfast.model.schema import BatchLimits, SchemaMode, check_batch, check_schema
+from holdfast.store.committer import Committer, CommitFuture, Pending, PreparedEntry, checksum_payloads
+from holdfast.store.dedup import Dedup
+from holdfast.store.event_ids import digests_of
+from holdfast.store.reading import Position, Reader
+from holdfast.store.recovery import WAL_DIR, Recovered, RecoveryReport, recover
+from holdfast.store.sealer import CHANNELS_DIR, Sealer
+from holdfast.store.segments.runs import Run
+from holdfast.store.tail import Tail, TailStatistics
+from holdfast.store.wal.codec import EntryOptions, Floors, encode_batch
+from holdfast.store.wal.log import WAL_NAME, Wal
+
+LOCK_NAME = "lock"
+ENTRIES_MAX = 1024
+"""Channels one frame may touch; keeps a frame's directory and its undo small."""
+PARTITIONS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """What a store has done since it was opened, and what it holds."""
+
+    durability: Durability
+    failed: str | None
+    channels: int
+    groups: int
+    frames: int
+    events: int
+    syncs: int
+    next_committed_id: int
+    segments: int
+    segment_events: int
+    segment_bytes: int
+    sealed_segments: int
+    seal_postponed: str | None
+    wal_bytes: int
+    guids: int
+    guids_forgotten_early: int
+    tail: TailStatistics
+
+
+class Store:
+    """An embedded store. Open it with `Store.open`."""
+
+    @classmethod
+    def open(cls, path: str | Path, config: StoreConfig | Mapping[str, object] | None = None, *,
+             filesystem: Filesystem | None = None, clock: Clock | None = None, inline: bool = False) -> Store:  # fmt: skip
+        """Open or create the store in `path`; recovers first if the last process did not end in order."""
+        if not isinstance(config, StoreConfig):
+            config = StoreConfig.from_mapping(config or {})
+        filesystem = filesystem or LocalFilesystem()
+        directory = Path(path).absolute()
+        _make_directory(filesystem, directory)
+        lock = filesystem.lock(directory / LOCK_NAME)
+        try:
+            return cls(directory, config, filesystem=filesystem, clock=clock or SystemClock(), lock=lock, inline=inline)
+        except BaseException:
+            lock.release()
+            raise
+
+    def __init__(self, directory: Path, config: StoreConfig, *, filesystem: Filesystem, clock: Clock, lock: Lock,
+                 inline: bool) -> None:  # fmt: skip
+        self.path = directory
+        self.config = config
+        self._lock = lock
+        self._clock = clock
+        self._inline = inline
+        self._closed = False
+        self._closing = threading.Lock()
+        self._limits = BatchLimits(rows_max=config.frame_rows_max, bytes_max=config.frame_bytes_max)
+        state = recover(filesystem, directory, config, clock=clock)
+        self.recovery: RecoveryReport = state.report
+        self._catalog = state.catalog
+        self._channels = state.channels
+        self._tail = Tail(config, clock)
+        self._open_files = OpenFiles(filesystem, config.fds_limit)
+        self._reader = Reader(directory / CHANNELS_DIR, open_files=self._open_files, catalog=state.catalog, tail=self._tail,
+                              mode=SchemaMode(config.schema_mode), check_open=self._check_open)  # fmt: skip
+        self._dedup = Dedup(config, clock, catalog=state.catalog, find_original=self._find_original)
+        self._next_committed_id = state.next_committed_id
+        self._committer: Committer | None = None
+        spec = LogSpec(WAL_NAME, config.wal_rotation_bytes, weak=config.wal_flush != "commit")
+        self._wal = Wal(filesystem, directory / WAL_DIR, spec=spec, store_id=state.store_id, number=state.wal_number,
+                        position=state.wal_position, floors=self._floors)  # fmt: skip
+        self._committer = Committer(config, clock, wal=self._wal, tail=self._tail, dedup=self._dedup, catalog=state.catalog,
+                                    next_committed_id=state.next_committed_id)  # fmt: skip
+        self._sealer = Sealer(filesystem, directory, config, store_id=state.store_id, catalog=state.catalog,
+                              tail=self._tail, wal=self._wal)  # fmt: skip
+        self._threads: list[threading.Thread] = []
+        self._start(state)
+
+    def _start(self, state: Recovered) -> None:
+        log = self._wal.log
+        log.sync()
+        for number, start_position in state.wal_files.items():
+            log.adopt(number, start_position)
+        self._tail.append(state.chunks, queued_bytes=0, wal_bytes=log.size_bytes())
+        oldest = self._tail.oldest_file(active=log.number)
+        self._catalog.set_meta(wal_cursor=log.file_start(oldest))
+        log.trim(keep_from_number=oldest)
+        self._remember(state)
+        if self._inline:
+            self._run_inline()
+            return
+        self._threads = [threading.Thread(target=self._committer_of().run, name="holdfast-committer", daemon=True),
+                         threading.Thread(target=self._sealer.run, name="holdfast-sealer", daemon=True)]  # fmt: skip
+        for thread in self._threads:
+            thread.start()
+
+    def _remember(self, state: Recovered) -> None:
+        """Fill the dedup history: GUIDs from segments of the window, then everything in the log, oldest first."""
+        now_ns = self._clock.wall_ns()
+        published: dict[bytes, list[Receipt]] = {}
+        ages_ns: dict[bytes, int] = {}
+        for segment in self._catalog.guid_segments(since_ns=now_ns - self.config.dedup_window_ns):
+            for guid, run in self._reader.run_table(segment, segment.meta.channel).guids():
+                published.setdefault(guid, []).append(_receipt(segment.meta.channel, run))
+                ages_ns[guid] = now_ns - run.ingested_at_ns
+        for guid in sorted(ages_ns, key=lambda guid: -ages_ns[guid]):
+            self._dedup.remember(Guid(guid), _frame_receipt(published[guid]), age_ns=ages_ns[guid])
+        for identity, receipt, ingested_at_ns in state.frames:
+            self._dedup.remember(identity, receipt, age_ns=now_ns - ingested_at_ns)
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def commit(self, channel: str, batch: pa.RecordBatch, *, identity: Identity = None,
+               partitions: Sequence[str] = ()) -> Receipt:  # fmt: skip
+        """Store a batch; durable when this returns."""
+        receipt = self.commit_async(channel, batch, identity=identity, partitions=partitions).result()
+        return receipt.entries[0] if receipt.entries else _gone(channel)
+
+    def commit_async(self, channel: str, batch: pa.RecordBatch, *, identity: Identity = None,
+                     partitions: Sequence[str] = ()) -> CommitFuture:  # fmt: skip
+        """Hand a batch over; the future's result comes when it is durable. Waits only at a bound."""
+        return self.commit_frame_async([Entry(channel, batch, tuple(partitions))], identity=identity)
+
+    def commit_frame(self, entries: Sequence[Entry], *, identity: Identity = None) -> FrameReceipt:
+        """Store batches of several channels together: all of them or none."""
+        return self.commit_frame_async(entries, identity=identity).result()
+
+    def commit_frame_async(self, entries: Sequence[Entry], *, identity: Identity = None, wait: bool = True) -> CommitFuture:
+        """Like `commit_frame`, with a future. `wait=False` raises `Backpressure` at once instead of waiting at a bound."""
+        self._check_open()
+        if not 0 < len(entries) <= ENTRIES_MAX:
+            raise InvalidBatch(channel="", reason=f"a frame has 1 to {ENTRIES_MAX} entries, this one has {len(entries)}")
+        known = self._dedup.find(identity)
+        if known is not None:
+            future = CommitFuture()
+            future.set_result(known)
+            return future
+        prepared = [self._prepare(entry, identity) for entry in entries]
+        size = sum(entry.payload.buffer.size for entry in prepared)
+        if size > self.config.frame_bytes_max:
+            raise InvalidBatch(channel=entries[0].channel, reason=f"the frame has {size} bytes, "
+                               f"frame.max_size is {self.config.frame_bytes_max}")  # fmt: skip
+        self._tail.reserve(size, wait=wait and not self._inline)
+        pending = Pending(prepared, identity, size, checksum_payloads(entry.payload for entry in prepared))
+        self._committer_of().submit(pending)
+        if self._inline:
+            self._run_inline()
+        return pending.future
+
+    def _prepare(self, entry: Entry, identity: Identity) -> PreparedEntry:
+        check_schema(entry.channel, entry.batch.schema, self._limits)
+        check_batch(entry.channel, entry.batch, self._limits)
+        _check_partitions(entry)
+        channel = self._channels.get_or_create(entry.channel)
+        version, batch = self._channels.fit(channel, entry.batch)
+        payload = encode_batch(batch, has_dictionaries=version.has_dictionaries)
+        if not isinstance(identity, EventIds):
+            return PreparedEntry(channel, version, payload, EntryOptions(entry.partitions), batch)
+        ids = digests_of(batch, identity.column, channel=channel.name)
+        looked_up_at_seq = channel.published_seq  # before the look-up: what is published later is looked up again
+        return PreparedEntry(channel, version, payload, EntryOptions(entry.partitions, identity.column), batch, ids,
+                             self._catalog.event_seqs(channel.id, ids), looked_up_at_seq)  # fmt: skip
+
+    def flush(self) -> None:
+        """Seal and publish everything committed so far."""
+        self._check_open()
+        self._tail.cut_all()
+        if self._inline:
+            self._run_inline()
+        deadline_ns = self._clock.monotonic_ns() + self.config.commit_timeout_ns
+        while not self._tail.drained():
+            left_ns = deadline_ns - self._clock.monotonic_ns()
+            if self._tail.failure is not None:
+                raise self._tail.failure
+            if left_ns <= 0 or (self._inline and self._sealer.postponed is not None):
+                raise self._sealer.postponed or Closed(what="sealer")
+            with self._tail.lock:
+                self._tail.room.wait(min(0.1, left_ns / NS_PER_S))
+
+    def _run_inline(self) -> None:
+        """The work of both threads, in the caller's."""
+        self._committer_of().step(wait=False)
+        self._tail.cut_expired()
+        while self._sealer.step():
+            pass
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def channels(self) -> list[str]:
+        """Names of all channels, sorted."""
+        return sorted(channel.name for channel in self._channels)
+
+    def schema(self, channel: str) -> pa.Schema:
+        """The channel's schema of now."""
+        version = self._channels.find(channel).version
+        return version.schema if version is not None else pa.schema([])
+
+    def read(self, channel: str, *, start: Position = "first", end: Position | None = None,
+             columns: Sequence[str] | None = None, system: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """Events `start..end`, both included, as of now: from segments and from what is not sealed yet.
+
+        A position is a seq, `"first"`, `"last"`, or an aware datetime (ingestion time; as an end it is not included).
+        """
+        self._check_open()
+        return self._reader.read(self._channels.find(channel), start=start, end=end, columns=columns, system=system)
+
+    def read_committed(self, *, start: int = 1, end: int | None = None,
+                       channels: Sequence[str] | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:  # fmt: skip
+        """Events of all channels (or some) in commit order, as (channel, batch); bounds are committed_ids, included."""
+        self._check_open()
+        chosen = list(self._channels) if channels is None else [self._channels.find(name) for name in channels]
+        last = self._committer_of().next_committed_id - 1 if end is None else end
+        return self._reader.read_committed(chosen, first=start, last=last)
+
+    def statistics(self) -> StoreStatistics:
+        """A picture for people, metrics and tests."""
+        committer = self._committer_of()
+        segments, segment_events, segment_bytes = self._catalog.totals()
+        failure, postponed = self._tail.failure, self._sealer.postponed
+        return StoreStatistics(
+            durability=Durability.SYNCED if self.config.wal_flush == "commit" else Durability.WRITTEN,
+            failed=str(failure) if failure else None, channels=len(self._channels), groups=committer.groups,
+            frames=committer.frames, events=committer.events, syncs=committer.syncs,
+            next_committed_id=committer.next_committed_id, segments=segments, segment_events=segment_events,
+            segment_bytes=segment_bytes, sealed_segments=self._sealer.segments,
+            seal_postponed=str(postponed) if postponed else None, wal_bytes=self._wal.log.size_bytes(),
+            guids=self._dedup.guid_count(), guids_forgotten_early=self._dedup.guids_forgotten_early,
+            tail=self._tail.statistics(),
+        )  # fmt: skip
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Commit what is queued, seal and publish everything, release the directory. Idempotent.
+
+        After a failure, or when the disk is full, nothing more is written; what was accepted is in the log.
+        """
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._drain()
+                if self._tail.failure is None:
+                    self._wal.log.close()
+            finally:
+                self._open_files.close()
+                self._catalog.close()
+                self._lock.release()
+
+    def _drain(self) -> None:
+        committer = self._committer_of()
+        committer.close()
+        if self._inline:
+            committer.step(wait=False)
+        for thread in self._threads[:1]:
+            thread.join()
+        self._tail.cut_all()
+        self._sealer.stop()
+        for thread in self._threads[1:]:
+            thread.join()
+        while self._inline and self._sealer.step():
+            pass
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        self.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(what="store")
+        if self._tail.failure is not None:
+            raise self._tail.failure
+
+    def _committer_of(self) -> Committer:
+        assert self._committer is not None
+        return self._committer
+
+    def _floors(self) -> Floors:
+        next_committed_id = self._committer.next_committed_id if self._committer else self._next_committed_id
+        return Floors(next_committed_id, self._catalog.segment_seq_floor, self._channels.next_id,
+                      [(channel.id, channel.name, channel.next_seq) for channel in self._channels])  # fmt: skip
+
+    def _find_original(self, frame: SlotFrame) -> FrameReceipt:
+        """The receipt of a frame that was accepted long ago; empty when its events are gone."""
+        receipts = []
+        for segment in self._catalog.segments_of_frame(frame.slot_id, frame.fsn):
+            runs = self._reader.run_table(segment, segment.meta.channel)
+            receipts += [_receipt(segment.meta.channel, run) for run in runs.find_fsn(frame.slot_id, frame.fsn)]
+        for channel in self._channels:
+            _, chunks = self._tail.snapshot(channel)
+            receipts += [_receipt(channel.name, chunk.run) for chunk in chunks
+                         if (chunk.run.slot_id, chunk.run.fsn) == (frame.slot_id, frame.fsn)]  # fmt: skip
+        return _frame_receipt(receipts)
+
+
+def _make_directory(filesystem: Filesystem, directory: Path) -> None:
+    missing = [path for path in (directory, *directory.parents) if not filesystem.exists(path)]
+    for path in reversed(missing):
+        filesystem.makedir(path)
+        filesystem.sync_dir(path.parent)
+
+
+def _check_partitions(entry: Entry) -> None:
+    if len(entry.partitions) > PARTITIONS_MAX or any(len(name) > 256 for name in entry.partitions):
+        raise InvalidBatch(channel=entry.channel, reason=f"at most {PARTITIONS_MAX} partitions of 256 characters are allowed")
+
+
+def _gone(channel: str) -> Receipt:
+    """The answer to a repeat whose events were evicted."""
+    return Receipt(channel, Seq(0), Seq(0), CommittedId(0), duplicate=True, durability=Durability.SYNCED)
+
+
+def _receipt(channel: str, run: Run) -> Receipt:
+    return Receipt(channel, Seq(run.first_seq), Seq(run.first_seq + run.rows - 1), CommittedId(run.first_committed_id),
+                   duplicate=False, durability=Durability.SYNCED)  # fmt: skip
+
+
+def _frame_receipt(receipts: list[Receipt]) -> FrameReceipt:
+    unique = sorted(set(receipts), key=lambda receipt: receipt.first_committed_id)
+    return FrameReceipt(tuple(unique), duplicate=False, durability=Durability.SYNCED)

@@ -1,0 +1,317 @@
+"""The events that are committed but not yet in a published segment, and the bounds on them.
+
+Each channel has *units*: at most one open (being filled), before it those cut and waiting to be sealed. A unit becomes one
+segment. It holds the bytes that were written to the log, not the caller's buffers, so a caller that reuses its memory
+changes nothing here.
+
+Promises:
+
+- Queued, open and cut bytes together stay within `memory_limit`; at the limit the largest open units are cut, and callers
+  wait in `reserve` until sealing frees room, then get `Backpressure` (G11).
+- A unit is cut when it reaches `segment.target_size`, is older than `segment.max_open_duration`, changes schema, would not
+  be contiguous, or pins the oldest log file of a full log.
+- `oldest_file` never passes a file that holds an event of a unit: the log is trimmed below it only.
+
+Thread-safe: one lock, held briefly, never during I/O.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.clock import NS_PER_S, Clock
+from holdfast.config import StoreConfig
+from holdfast.errors import Backpressure, HoldfastError
+from holdfast.model.frame import Guid, Identity, SlotFrame
+from holdfast.store.channels import Channel
+from holdfast.store.segments.runs import Run
+from holdfast.store.wal.codec import Payload
+from holdfast.store.wal.log import SchemaVersion
+
+BATCH_BYTES_MAX = 4 << 20
+"""Small units that are published together: enough to share a transaction, little enough that memory comes back soon."""
+WAIT_SLICE_S = 1.0
+"""A waiting caller looks again this often, in case a clock or a limit moved without a signal."""
+
+
+def make_run(first_seq: int, rows: int, *, committed_id: int, ingested_at_ns: int, identity: Identity,
+             partitions: tuple[str, ...]) -> Run:  # fmt: skip
+    """The run of a frame's events in one channel, with the frame's identity spelt out."""
+    slot_id, fsn = (identity.slot_id, identity.fsn) if isinstance(identity, SlotFrame) else (None, None)
+    guid = identity.value if isinstance(identity, Guid) else None
+    return Run(first_seq, rows, committed_id, ingested_at_ns, slot_id, fsn, guid, partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The events of one channel that came with one frame."""
+
+    run: Run
+    payload: Payload
+    version: SchemaVersion
+    wal_file: int
+    ids: tuple[bytes, ...] = ()
+    """Digests of the events' own ids, in channels that use them."""
+
+    def batch(self) -> pa.RecordBatch:
+        """The events, without a copy."""
+        return self.payload.decode(self.version.schema)
+
+
+class Unit:
+    """Consecutive events of one channel under one schema: a segment to be."""
+
+    __slots__ = ("bytes", "channel", "chunks", "opened_at_ns", "version", "wal_file")
+
+    def __init__(self, channel: Channel, first: Chunk, opened_at_ns: int) -> None:
+        self.channel = channel
+        self.version = first.version
+        self.wal_file = first.wal_file  # the oldest log file that this unit still needs
+        self.opened_at_ns = opened_at_ns
+        self.chunks: list[Chunk] = []
+        self.bytes = 0
+
+    @property
+    def first_seq(self) -> int:
+        """The first event's seq."""
+        return self.chunks[0].run.first_seq
+
+    @property
+    def end_seq(self) -> int:
+        """One past the last event's seq."""
+        return self.chunks[-1].run.first_seq + self.chunks[-1].run.rows
+
+
+@dataclass(frozen=True, slots=True)
+class TailStatistics:
+    """How much is between the log and the segments."""
+
+    queued_bytes: int
+    open_bytes: int
+    cut_bytes: int
+    open_units: int
+    cut_units: int
+    throttled: int
+
+
+class Tail:
+    """All units of a store."""
+
+    def __init__(self, config: StoreConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self.lock = threading.Lock()
+        self.room = threading.Condition(self.lock)
+        self.work = threading.Condition(self.lock)
+        self._open: dict[int, Unit] = {}
+        self._cut: deque[Unit] = deque()
+        self._sealing: list[Unit] = []
+        self._files: Counter[int] = Counter()
+        self._queued_bytes = self._open_bytes = self._cut_bytes = 0
+        self._waiting = 0
+        self._throttled = 0
+        self._wal_bytes = 0
+        self.failure: HoldfastError | None = None
+
+    # -- the bound --------------------------------------------------------------------------------------------------
+
+    def reserve(self, size_bytes: int, *, wait: bool) -> None:
+        """Count `size_bytes` as queued, waiting for room; raises `Backpressure`, or why the store stopped."""
+        with self.lock:
+            if self._full(size_bytes):
+                self._wait_for_room(size_bytes, wait=wait)
+            if self.failure is not None:
+                raise self.failure
+            self._queued_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Give back what `reserve` counted: the frame was refused."""
+        with self.lock:
+            self._queued_bytes -= size_bytes
+            self.room.notify_all()
+
+    def note_wal_bytes(self, size_bytes: int) -> None:
+        """How long the log is now."""
+        with self.lock:
+            self._wal_bytes = size_bytes
+            if self._waiting:
+                self.room.notify_all()
+
+    def _full(self, size_bytes: int) -> bool:
+        return self._over_memory(size_bytes) or self._over_wal(size_bytes)
+
+    def _over_memory(self, size_bytes: int) -> bool:
+        used = self._queued_bytes + self._open_bytes + self._cut_bytes
+        return used > 0 and used + size_bytes > self._config.memory_limit_bytes
+
+    def _over_wal(self, size_bytes: int) -> bool:
+        pinned = bool(self._files) or self._queued_bytes > 0
+        return pinned and self._wal_bytes + self._queued_bytes + size_bytes > self._config.wal_max_bytes
+
+    def _wait_for_room(self, size_bytes: int, *, wait: bool) -> None:
+        started_ns = self._clock.monotonic_ns()
+        self._throttled += 1
+        self._waiting += 1
+        try:
+            while self._full(size_bytes) and self.failure is None:
+                self._cut_under_pressure(memory_bytes=size_bytes, wal_bytes=size_bytes)
+                waited_ns = self._clock.monotonic_ns() - started_ns
+                if not wait or waited_ns >= self._config.commit_timeout_ns:
+                    raise self._backpressure(size_bytes, waited_ns)
+                self.room.wait(min(WAIT_SLICE_S, (self._config.commit_timeout_ns - waited_ns) / NS_PER_S))
+        finally:
+            self._waiting -= 1
+
+    def _backpressure(self, size_bytes: int, waited_ns: int) -> Backpressure:
+        if self._over_memory(size_bytes):
+            used = self._queued_bytes + self._open_bytes + self._cut_bytes
+            return Backpressure(bound="memory_limit", used_bytes=used, cap_bytes=self._config.memory_limit_bytes,
+                                waited_s=waited_ns / NS_PER_S)  # fmt: skip
+        return Backpressure(bound="wal.max_size", used_bytes=self._wal_bytes, cap_bytes=self._config.wal_max_bytes,
+                            waited_s=waited_ns / NS_PER_S)  # fmt: skip
+
+    # -- committer --------------------------------------------------------------------------------------------------
+
+    def append(self, chunks: Iterable[tuple[Channel, Chunk]], *, queued_bytes: int, wal_bytes: int) -> None:
+        """Add committed events, cutting units as their bounds say. `queued_bytes` were reserved for them."""
+        with self.lock:
+            self._queued_bytes -= queued_bytes
+            self._wal_bytes = wal_bytes
+            for channel, chunk in chunks:
+                self._append(channel, chunk)
+            self._cut_under_pressure(memory_bytes=self._config.memory_limit_bytes // 8,
+                                     wal_bytes=self._config.wal_rotation_bytes)  # fmt: skip
+            if self._waiting:
+                self.room.notify_all()
+
+    def _append(self, channel: Channel, chunk: Chunk) -> None:
+        unit = self._open.get(channel.id)
+        if unit is not None and (unit.version is not chunk.version or unit.end_seq != chunk.run.first_seq):
+            self._cut_unit(unit)
+            unit = None
+        if unit is None:
+            unit = Unit(channel, chunk, self._clock.monotonic_ns())
+            self._open[channel.id] = unit
+            self._files[unit.wal_file] += 1
+            channel.units.append(unit)
+            if len(self._open) == 1:
+                self.work.notify_all()
+        unit.chunks.append(chunk)
+        size = chunk.payload.buffer.size
+        unit.bytes += size
+        self._open_bytes += size
+        if unit.bytes >= self._config.segment_target_bytes:
+            self._cut_unit(unit)
+
+    # -- cutting ----------------------------------------------------------------------------------------------------
+
+    def _cut_unit(self, unit: Unit) -> None:
+        del self._open[unit.channel.id]
+        self._cut.append(unit)
+        self._open_bytes -= unit.bytes
+        self._cut_bytes += unit.bytes
+        self.work.notify_all()
+
+    def _cut_under_pressure(self, *, memory_bytes: int, wal_bytes: int) -> None:
+        """Cut what gives the most room: units in the oldest files for the log, the largest ones for memory."""
+        if self._over_wal(wal_bytes) and self._files:
+            oldest = min(self._files)
+            for unit in [unit for unit in self._open.values() if unit.wal_file == oldest]:
+                self._cut_unit(unit)
+        goal = self._config.memory_limit_bytes // 4
+        if self._over_memory(memory_bytes) and self._cut_bytes < goal:
+            for unit in sorted(self._open.values(), key=lambda unit: -unit.bytes):
+                self._cut_unit(unit)
+                if self._cut_bytes >= goal:
+                    break
+
+    def cut_expired(self) -> None:
+        """Cut the units that have been open too long."""
+        with self.lock:
+            limit_ns = self._clock.monotonic_ns() - self._config.segment_max_open_ns
+            for unit in [unit for unit in self._open.values() if unit.opened_at_ns <= limit_ns]:
+                self._cut_unit(unit)
+
+    def cut_all(self) -> None:
+        """Cut every open unit: flush and close."""
+        with self.lock:
+            for unit in list(self._open.values()):
+                self._cut_unit(unit)
+
+    # -- sealer -----------------------------------------------------------------------------------------------------
+
+    def wait_for_work(self) -> None:
+        """Return when a unit is cut, one is due, or after a while."""
+        with self.lock:
+            if self._cut or self.failure is not None:
+                return
+            self.work.wait(self._seconds_until_due())
+
+    def _seconds_until_due(self) -> float:
+        if not self._open:
+            return WAIT_SLICE_S
+        opened_at_ns = next(iter(self._open.values())).opened_at_ns
+        left_ns = opened_at_ns + self._config.segment_max_open_ns - self._clock.monotonic_ns()
+        return min(WAIT_SLICE_S, max(0.0, left_ns / NS_PER_S))
+
+    def take(self, count_max: int) -> list[Unit]:
+        """The oldest cut units: one large one, or so many small ones. The same ones again until `published`."""
+        with self.lock:
+            size = sum(unit.bytes for unit in self._sealing)
+            while self._cut and len(self._sealing) < count_max and (not size or size + self._cut[0].bytes <= BATCH_BYTES_MAX):
+                unit = self._cut.popleft()
+                self._sealing.append(unit)
+                size += unit.bytes
+            return list(self._sealing)
+
+    def oldest_file(self, *, active: int, without: Iterable[Unit] = ()) -> int:
+        """The oldest log file still needed once `without` is published."""
+        with self.lock:
+            files = self._files.copy()
+        for unit in without:
+            files[unit.wal_file] -= 1
+        return min((number for number, uses in files.items() if uses > 0), default=active)
+
+    def published(self, units: Iterable[Unit]) -> None:
+        """Forget units whose segments are in the catalog; their readers find them there."""
+        with self.lock:
+            for unit in units:
+                self._sealing.remove(unit)
+                unit.channel.units.remove(unit)
+                unit.channel.published_seq = unit.end_seq - 1
+                self._cut_bytes -= unit.bytes
+                self._files[unit.wal_file] -= 1
+            self._files += Counter()  # drops the zeros
+            self.room.notify_all()
+
+    def drained(self) -> bool:
+        """Whether nothing waits to be sealed."""
+        with self.lock:
+            return not (self._cut or self._sealing)
+
+    # -- readers ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self, channel: Channel) -> tuple[int, list[Chunk]]:
+        """The first seq that is not in a published segment, and the chunks from there on."""
+        with self.lock:
+            chunks = [chunk for unit in channel.units for chunk in unit.chunks]
+            return channel.published_seq + 1, chunks
+
+    def fail(self, error: HoldfastError) -> None:
+        """Wake everybody with the reason the store stopped."""
+        with self.lock:
+            if self.failure is None:
+                self.failure = error
+            self.room.notify_all()
+            self.work.notify_all()
+
+    def statistics(self) -> TailStatistics:
+        """A consistent picture."""
+        with self.lock:
+            return TailStatistics(self._queued_bytes, self._open_bytes, self._cut_bytes, len(self._open),
+                                  len(self._cut) + len(self._sealing), self._throttled)  # fmt: skip

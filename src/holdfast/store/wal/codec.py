@@ -1,0 +1,202 @@
+"""What stands in the records of the write-ahead log.
+
+Every file of the log stands alone: it opens with FLOORS, and a SCHEMA record comes before the first frame that uses it.
+
+| kind | record | payload |
+|---|---|---|
+| 1 | FLOORS | MessagePack: the next numbers of everything that is never reused |
+| 2 | SCHEMA | MessagePack: channel id, schema id, channel name, Arrow schema message |
+| 3 | FRAME | the Arrow bytes of each entry, then per entry its options, then the directory below |
+
+The directory stands behind the Arrow bytes, so that a caller's thread checksums the Arrow bytes before the committer knows
+the numbers; both parts are covered by the record's checksum. From the end of the payload backwards:
+
+    frame, 48 bytes:   u8 version | u8 identity | u16 entries | u32 zero | u64 first committed_id | i64 ingested at (ns) |
+                       u64 fsn | 16 bytes slot id or GUID
+    entry, 40 bytes:   u32 channel id | u32 schema id | u64 first seq | u32 rows | u16 form | u16 zero |
+    (before it)        u32 option bytes | u32 zero | u64 Arrow bytes
+
+Little-endian. `form` 0 is one Arrow record batch message (its schema is the SCHEMA record's); `form` 1 is a whole Arrow
+IPC stream, for batches with dictionaries. Arrow bytes and options are padded to 8.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.disk.appendlog import NewRecord
+from holdfast.disk.checksum import crc32c
+from holdfast.model.frame import EventIds, Guid, Identity, SlotFrame
+from holdfast.model.positions import ChannelId, Fsn
+
+KIND_FLOORS = 1
+KIND_SCHEMA = 2
+KIND_FRAME = 3
+KIND_NAMES = {KIND_FLOORS: "floors", KIND_SCHEMA: "schema", KIND_FRAME: "frame", 0xFFFF: "close"}
+
+FORM_MESSAGE = 0
+FORM_STREAM = 1
+
+_FRAME = struct.Struct("<BBHIQqQ16s")
+_ENTRY = struct.Struct("<IIQIHHIIQ")
+_VERSION = 1
+_NO_ID = bytes(16)
+_IDENTITIES = {type(None): 0, SlotFrame: 1, Guid: 2, EventIds: 3}
+
+
+class Floors(msgspec.Struct, frozen=True, array_like=True):
+    """Numbers at and above these were never given out when the record was written."""
+
+    committed_id: int
+    segment_seq: int
+    channel_id: int
+    channels: list[tuple[int, str, int]]
+    """(channel id, name, next seq)"""
+
+
+class SchemaNote(msgspec.Struct, frozen=True, array_like=True):
+    """Binds a channel id and a schema id to their meaning, within one file."""
+
+    channel_id: int
+    schema_id: int
+    channel: str
+    schema: bytes
+
+
+class EntryOptions(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What only some entries have."""
+
+    partitions: tuple[str, ...] = ()
+    id_column: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The Arrow bytes of one entry, encoded and ready for the log."""
+
+    buffer: pa.Buffer
+    form: int
+    rows: int
+
+    def decode(self, schema: pa.Schema) -> pa.RecordBatch:
+        """The batch, without a copy."""
+        if self.form == FORM_MESSAGE:
+            return pa.ipc.read_record_batch(self.buffer, schema)
+        with pa.ipc.open_stream(self.buffer) as reader:
+            return reader.read_next_batch()
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPlace:
+    """An entry with its numbers, in the directory of a frame."""
+
+    channel_id: ChannelId
+    schema_id: int
+    first_seq: int
+    payload: Payload
+    options: EntryOptions
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRecord:
+    """A frame as read back from the log."""
+
+    first_committed_id: int
+    ingested_at_ns: int
+    identity: SlotFrame | Guid | None
+    entries: tuple[EntryPlace, ...]
+
+
+def encode_batch(batch: pa.RecordBatch, *, has_dictionaries: bool) -> Payload:
+    """The bytes of one batch; the one copy a frame pays."""
+    if not has_dictionaries:
+        return Payload(batch.serialize(), FORM_MESSAGE, batch.num_rows)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return Payload(sink.getvalue(), FORM_STREAM, batch.num_rows)
+
+
+def encode_floors(floors: Floors) -> NewRecord:
+    """The record that opens a file."""
+    return NewRecord.of(KIND_FLOORS, msgspec.msgpack.encode(floors))
+
+
+def encode_schema_note(note: SchemaNote) -> NewRecord:
+    """The record that comes before a schema's first use in a file."""
+    return NewRecord.of(KIND_SCHEMA, msgspec.msgpack.encode(note))
+
+
+_NO_OPTIONS = EntryOptions()
+
+
+def encode_frame(entries: list[EntryPlace], *, identity: Identity, first_committed_id: int, ingested_at_ns: int,
+                 payload_crc: int) -> NewRecord:  # fmt: skip
+    """A frame's record; `payload_crc` is the checksum of the entries' Arrow bytes in order."""
+    options = [b"" if e.options == _NO_OPTIONS else msgspec.msgpack.encode(e.options) for e in entries]
+    directory = b"".join(
+        _ENTRY.pack(e.channel_id, e.schema_id, e.first_seq, e.payload.rows, e.payload.form, 0, len(option), 0, e.payload.buffer.size)
+        for e, option in zip(entries, options, strict=True)
+    )
+    fsn, frame_id = _identity_fields(identity)
+    tail = b"".join(map(_padded, options)) + directory + _FRAME.pack(
+        _VERSION, _IDENTITIES[type(identity)], len(entries), 0, first_committed_id, ingested_at_ns, fsn, frame_id
+    )  # fmt: skip
+    size = sum(e.payload.buffer.size for e in entries) + len(tail)
+    return NewRecord(KIND_FRAME, [*(e.payload.buffer for e in entries), tail], size, crc32c(tail, payload_crc))
+
+
+def _identity_fields(identity: Identity) -> tuple[int, bytes]:
+    if isinstance(identity, SlotFrame):
+        return identity.fsn, identity.slot_id
+    if isinstance(identity, Guid):
+        return 0, identity.value
+    return 0, _NO_ID
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 8)
+
+
+def _padded_bytes(count: int) -> int:
+    return (count + 7) & -8
+
+
+def decode_floors(payload: pa.Buffer) -> Floors:
+    """The content of a FLOORS record."""
+    return msgspec.msgpack.decode(memoryview(payload), type=Floors)
+
+
+def decode_schema_note(payload: pa.Buffer) -> SchemaNote:
+    """The content of a SCHEMA record."""
+    return msgspec.msgpack.decode(memoryview(payload), type=SchemaNote)
+
+
+def decode_frame(payload: pa.Buffer) -> FrameRecord:
+    """The content of a FRAME record. The record's checksum was right; `ValueError` says the writer was wrong."""
+    view = memoryview(payload)
+    at = len(view) - _FRAME.size
+    version, kind, count, _, first_committed_id, ingested_at_ns, fsn, frame_id = _FRAME.unpack_from(view, at)
+    if version != _VERSION:
+        raise ValueError(f"frame version {version} is unknown")
+    at -= count * _ENTRY.size
+    rows = [_ENTRY.unpack_from(view, at + n * _ENTRY.size) for n in range(count)]
+    option_at, arrow_at = at - sum(_padded_bytes(row[6]) for row in rows), 0
+    entries = []
+    for channel_id, schema_id, first_seq, row_count, form, _, option_bytes, _, arrow_bytes in rows:
+        options = _read_options(view[option_at : option_at + option_bytes])
+        arrow = Payload(payload.slice(arrow_at, arrow_bytes), form, row_count)
+        entries.append(EntryPlace(ChannelId(channel_id), schema_id, first_seq, arrow, options))
+        option_at, arrow_at = option_at + _padded_bytes(option_bytes), arrow_at + arrow_bytes
+    identity = {1: lambda: SlotFrame(frame_id, Fsn(fsn)), 2: lambda: Guid(frame_id)}.get(kind, lambda: None)()
+    return FrameRecord(first_committed_id, ingested_at_ns, identity, tuple(entries))
+
+
+def _read_options(view: memoryview) -> EntryOptions:
+    if not view:
+        return _NO_OPTIONS
+    return msgspec.msgpack.decode(view, type=EntryOptions)
