@@ -19,8 +19,18 @@ from holdfast.errors import InvalidConfig
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MS, SECOND, MINUTE, HOUR = 10**6, 10**9, 60 * 10**9, 3600 * 10**9
 
-_SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-               "KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": 1 << 40}  # fmt: skip
+_SIZE_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": KIB,
+    "MIB": MIB,
+    "GIB": GIB,
+    "TIB": 1 << 40,
+}
 _TIME_UNITS = {"ns": 1, "us": 10**3, "ms": MS, "s": SECOND, "m": MINUTE, "h": HOUR, "d": 24 * HOUR}
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
@@ -88,7 +98,7 @@ def _parse_number(raw: object, units: Mapping[str, int], *, upper: bool) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool) and "" in units:
         return raw
     match = _NUMBER.fullmatch(raw) if isinstance(raw, str) else None
-    unit = (match[2].upper() if upper else match[2]) if match else None
+    unit = (match[2].upper() if upper else match[2]) if match else "?"
     if match is None or unit not in units:
         raise ValueError(f"{raw!r} is not a number with one of the units {', '.join(name for name in units if name)}")
     whole, _, fraction = match[1].partition(".")
@@ -107,8 +117,13 @@ def _parse_text(raw: object) -> str:
     return raw
 
 
-_PARSERS = {Kind.SIZE: parse_size, Kind.TIME: parse_time, Kind.COUNT: _parse_count,
-            Kind.CHOICE: _parse_text, Kind.TEXT: _parse_text}  # fmt: skip
+_PARSERS = {
+    Kind.SIZE: parse_size,
+    Kind.TIME: parse_time,
+    Kind.COUNT: _parse_count,
+    Kind.CHOICE: _parse_text,
+    Kind.TEXT: _parse_text,
+}
 
 
 def format_value(kind: Kind, value: Any) -> str:
@@ -119,11 +134,14 @@ def format_value(kind: Kind, value: Any) -> str:
         units = tuple(reversed(_TIME_UNITS.items()))
     else:
         return str(value)
-    return next((f"{value // factor}{name}" for name, factor in units if value and value % factor == 0), f"0{units[-1][0]}")
+    return next(
+        (f"{value // factor}{name}" for name, factor in units if value and value % factor == 0), f"0{units[-1][0]}"
+    )
 
 
-def setting(key: str, kind: Kind, default: Any, *, why: str, low: int = 0, high: int = 2**62,
-            choices: tuple[str, ...] = ()) -> Any:  # fmt: skip
+def setting(
+    key: str, kind: Kind, default: Any, *, why: str, low: int = 0, high: int = 2**62, choices: tuple[str, ...] = ()
+) -> Any:
     """A dataclass field that is a row of the settings table."""
     row = Setting(key, kind, default, low, high, choices, why)
     return field(default=default, metadata={"setting": row})
@@ -134,77 +152,142 @@ class StoreConfig:
     """The settings of one store."""
 
     segment_target_bytes: int = setting(
-        "segment.target_size", Kind.SIZE, 32 * MIB, low=4 * KIB, high=GIB,
+        "segment.target_size",
+        Kind.SIZE,
+        32 * MIB,
+        low=4 * KIB,
+        high=GIB,
         why="large enough that a reader streams, small enough that one fits in memory twice",
-    )  # fmt: skip
+    )
     segment_max_open_ns: int = setting(
-        "segment.max_open_duration", Kind.TIME, 5 * SECOND, low=10 * MS, high=24 * HOUR,
+        "segment.max_open_duration",
+        Kind.TIME,
+        5 * SECOND,
+        low=10 * MS,
+        high=24 * HOUR,
         why="how long a quiet channel's events wait for readers of segments",
-    )  # fmt: skip
+    )
     segment_compression: str = setting(
-        "segment.compression", Kind.CHOICE, "none", choices=("none", "lz4", "zstd"),
+        "segment.compression",
+        Kind.CHOICE,
+        "none",
+        choices=("none", "lz4", "zstd"),
         why="uncompressed segments are read from the page cache without a copy",
-    )  # fmt: skip
+    )
     wal_max_bytes: int = setting(
-        "wal.max_size", Kind.SIZE, 512 * MIB, low=MIB, high=1 << 44,
+        "wal.max_size",
+        Kind.SIZE,
+        512 * MIB,
+        low=MIB,
+        high=1 << 44,
         why="the log only has to cover open segments; when it is full, segments are sealed early, then callers wait",
-    )  # fmt: skip
+    )
     wal_rotation_bytes: int = setting(
-        "wal.rotation_size", Kind.SIZE, 64 * MIB, low=64 * KIB, high=GIB,
+        "wal.rotation_size",
+        Kind.SIZE,
+        64 * MIB,
+        low=64 * KIB,
+        high=GIB,
         why="whole files are deleted, so this is the grain in which log space comes back",
-    )  # fmt: skip
+    )
     wal_flush: str = setting(
-        "wal.flush", Kind.CHOICE, "commit", choices=("commit", "interval", "bytes"),
+        "wal.flush",
+        Kind.CHOICE,
+        "commit",
+        choices=("commit", "interval", "bytes"),
         why="accepted means synced; the other two answer before the sync and say so in the receipt",
-    )  # fmt: skip
+    )
     wal_flush_interval_ns: int = setting(
-        "wal.flush_interval", Kind.TIME, 25 * MS, low=MS, high=HOUR,
+        "wal.flush_interval",
+        Kind.TIME,
+        25 * MS,
+        low=MS,
+        high=HOUR,
         why="with `wal.flush: interval`, the most time a written frame waits for its sync",
-    )  # fmt: skip
+    )
     wal_flush_bytes: int = setting(
-        "wal.flush_bytes", Kind.SIZE, MIB, low=1, high=GIB,
+        "wal.flush_bytes",
+        Kind.SIZE,
+        MIB,
+        low=1,
+        high=GIB,
         why="with `wal.flush: bytes`, the most bytes that wait for their sync; a quiet log is synced after a second",
-    )  # fmt: skip
+    )
     memory_limit_bytes: int = setting(
-        "memory_limit", Kind.SIZE, 64 * MIB, low=64 * KIB, high=1 << 44,
+        "memory_limit",
+        Kind.SIZE,
+        64 * MIB,
+        low=64 * KIB,
+        high=1 << 44,
         why="one segment being filled and one being written; at the limit segments are sealed early, then callers wait",
-    )  # fmt: skip
+    )
     commit_timeout_ns: int = setting(
-        "commit_timeout", Kind.TIME, 30 * SECOND, low=0, high=24 * HOUR,
+        "commit_timeout",
+        Kind.TIME,
+        30 * SECOND,
+        low=0,
+        high=24 * HOUR,
         why="how long a commit waits at a bound before it raises; longer than sealing one segment on a slow disk",
-    )  # fmt: skip
+    )
     frame_bytes_max: int = setting(
-        "frame.max_size", Kind.SIZE, 16 * MIB, low=KIB, high=512 * MIB,
+        "frame.max_size",
+        Kind.SIZE,
+        16 * MIB,
+        low=KIB,
+        high=512 * MIB,
         why="bounds what one call may pin in memory; a frame must fit into one log file",
-    )  # fmt: skip
+    )
     frame_rows_max: int = setting(
-        "frame.max_rows", Kind.COUNT, 4_000_000, low=1, high=2**31 - 1,
+        "frame.max_rows",
+        Kind.COUNT,
+        4_000_000,
+        low=1,
+        high=2**31 - 1,
         why="a column of nulls has rows without bytes, so bytes alone do not bound a frame",
-    )  # fmt: skip
+    )
     dedup_window_ns: int = setting(
-        "dedup.window", Kind.TIME, 5 * MINUTE, low=0, high=7 * 24 * HOUR,
+        "dedup.window",
+        Kind.TIME,
+        5 * MINUTE,
+        low=0,
+        high=7 * 24 * HOUR,
         why="how long a GUID is remembered; slot frames are remembered for ever and do not need it",
-    )  # fmt: skip
+    )
     dedup_guids_max: int = setting(
-        "dedup.max_guids", Kind.COUNT, 200_000, low=1, high=100_000_000,
+        "dedup.max_guids",
+        Kind.COUNT,
+        200_000,
+        low=1,
+        high=100_000_000,
         why="bounds the memory of the GUID history to about 50 MiB; the oldest are forgotten first and counted",
-    )  # fmt: skip
+    )
     schema_mode: str = setting(
-        "schema", Kind.CHOICE, "evolve", choices=("evolve", "strict", "any"),
+        "schema",
+        Kind.CHOICE,
+        "evolve",
+        choices=("evolve", "strict", "any"),
         why="new nullable columns and lossless widening are safe for every reader",
-    )  # fmt: skip
+    )
     event_time_column: str = setting(
-        "event_time", Kind.TEXT, "",
+        "event_time",
+        Kind.TEXT,
+        "",
         why="column whose range is kept per segment; none by default, since names differ",
-    )  # fmt: skip
+    )
     signal: str = setting(
-        "signal", Kind.TEXT, "events",
+        "signal",
+        Kind.TEXT,
+        "events",
         why="what the channel carries (logs, traces, metrics, events), copied into each segment",
-    )  # fmt: skip
+    )
     fds_limit: int = setting(
-        "fds_limit", Kind.COUNT, 256, low=8, high=1_000_000,
+        "fds_limit",
+        Kind.COUNT,
+        256,
+        low=8,
+        high=1_000_000,
         why="soft bound on files kept open for reading, well below the usual limit of 1024 descriptors",
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -264,9 +347,17 @@ SETTINGS: tuple[Setting, ...] = tuple(item.metadata["setting"] for item in field
 
 def settings_markdown() -> str:
     """The page `docs/reference/settings.md`."""
-    lines = ["# Settings", "", "Printed by `python -m holdfast.config`; a test compares.", "",
-             "| key | default | allowed | why this default |", "|---|---|---|---|"]  # fmt: skip
-    lines += [f"| `{row.key}` | `{row.default_text or '(none)'}` | {row.allowed_text} | {row.why} |" for row in SETTINGS]
+    lines = [
+        "# Settings",
+        "",
+        "Printed by `python -m holdfast.config`; a test compares.",
+        "",
+        "| key | default | allowed | why this default |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{row.key}` | `{row.default_text or '(none)'}` | {row.allowed_text} | {row.why} |" for row in SETTINGS
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,7 @@
 """CRC32C (Castagnoli), the one checksum of every Holdfast file.
 
-Promise: `crc32c(b"123456789") == 0xE3069283`; `crc32c(b, crc32c(a)) == crc32c(a + b)`. Hardware-backed, 20 GB/s and more,
-so nothing is ever left unchecked for speed.
+Promise: `crc32c(b"123456789") == 0xE3069283`; `crc32c(b, crc32c(a)) == crc32c(a + b)`. Hardware-backed, 20 GB/s and
+more, so nothing is ever left unchecked for speed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The seam between Holdfast and a disk: what we call, and what each call promises after a power cut.
 
 Every byte Holdfast keeps goes through `Filesystem`, so that a test can stand in for the disk and cut the power at any
-call (`holdfast.testing.CrashFilesystem`). `holdfast.disk.local.LocalFilesystem` is the real one. Both pass one contract suite.
+call (`holdfast.testing.CrashFilesystem`). `holdfast.disk.local.LocalFilesystem` is the real one. Both pass one
+contract suite.
 
 Promises, and what is *not* promised:
 
-- `File.pwritev` puts bytes where readers of this process see them. After a power cut they may be there, be absent, or be
-  there in part, in any order, sector by sector, until `sync_data` or `sync` has returned.
+- `File.pwritev` puts bytes where readers of this process see them. After a power cut they may be there, be absent, or
+  be there in part, in any order, sector by sector, until `sync_data` or `sync` has returned.
 - `File.sync_data` makes the bytes, and the size they need, survive. It says nothing about the name of the file.
 - A new name (`open(CREATE)`, `rename`, `makedir`) or a removed one (`unlink`, `rmdir`) survives once `sync_dir` of its
   parent has returned; before that either state may come back, each name for itself.
@@ -14,7 +15,8 @@ Promises, and what is *not* promised:
   was synced before.
 - After any call has raised `OSError` for a write or a sync, what the file holds is unknown. **A failed sync is never
   repeated**: the kernel may have dropped the pages and would answer success. The caller stops using that file.
-- `Database` is SQLite: a transaction that returned survives as a whole; one that did not is there as a whole or not at all.
+- `Database` is SQLite: a transaction that returned survives as a whole; one that did not is there as a whole or not at
+  all.
 
 All errors are `OSError` (or `sqlite3.Error` from a database), untranslated. `lock` raises `errors.Locked`.
 """

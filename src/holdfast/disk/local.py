@@ -178,13 +178,14 @@ def write_fully(
     write: Callable[[int, Sequence[Bytes], int], int] = _pwritev,
 ) -> None:
     """Write all of `buffers` with as many calls of `write` as it takes."""
-    rest = _after(buffers, 0)
-    while rest:
-        written = write(fd, rest[:IOV_MAX], offset_bytes)
-        if written <= 0:
-            raise OSError(errno.EIO, "the disk took no bytes and gave no reason")
-        offset_bytes += written
-        rest = _after(rest, written)
+    for start in range(0, len(buffers), IOV_MAX):
+        rest = _after(buffers[start : start + IOV_MAX], 0)
+        while rest:
+            written = write(fd, rest, offset_bytes)
+            if written <= 0:
+                raise OSError(errno.EIO, "the disk took no bytes and gave no reason")
+            offset_bytes += written
+            rest = _after(rest, written)
 
 
 def _after(buffers: Sequence[Bytes], written: int) -> list[Bytes]:
@@ -427,9 +428,5 @@ class LocalFilesystem:
             os.close(os.open(path, _OPEN_FLAGS[Mode.WRITE]))  # refuses a symbolic link
         else:
             os.close(fd)
-            # Left by a deleted database of this name: SQLite would replay them into the new one.
-            for suffix in ("-wal", "-shm", "-journal"):
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{path}{suffix}")
             _sync_directory(path.parent)
         return SqliteDatabase(_connect(path))

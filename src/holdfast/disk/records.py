@@ -7,8 +7,8 @@
      u32      u32      u16    u16    u32      u64       u64        u64       length    0..7  4 bytes
 
 Little-endian; the whole record is a multiple of 8 bytes. `crc32c` covers the payload, then bytes 4..40: a caller
-checksums its payload once and the log adds the header. `file id` is random per file and `position` is the record's place
-in the endless log, so a block written to the wrong place, or left over from another file, is not a record here.
+checksums its payload once and the log adds the header. `file id` is random per file and `position` is the record's
+place in the endless log, so a block written to the wrong place, or left over from another file, is not a record here.
 `synced` is the log position known to be on disk when the record was written.
 
 Zero bytes are never a record: `kind` 0 does not exist.
@@ -18,7 +18,8 @@ The rule (`classify`). Scanning stops at the first place X that holds no valid r
 1. only zeros follow X: the end of the log;
 2. a valid record follows with `synced` > X: X was accepted, so it is damage;
 3. valid records follow, none with `synced` > X: they were written together with X and never accepted: a torn tail;
-4. no valid record follows: the bytes from X to the last non-zero one were written completely (they end with the end mark
+4. no valid record follows: the bytes from X to the last non-zero one were written completely (they end with the end
+mark
    and no whole 512-byte sector of them is zero): damage; otherwise a torn tail.
 
 Rule 4 cannot tell a tear from a flipped bit in the very last record if that record itself holds a zero sector.
@@ -30,6 +31,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.disk.checksum import crc32c
@@ -47,8 +49,7 @@ _BODY = struct.Struct("<IHHIQQQ")
 _TAILS = tuple(b"\0" * pad + END_MARK for pad in range(ALIGN_BYTES))
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A record read back and found intact."""
 
     kind: int
@@ -72,10 +73,14 @@ def record_bytes(payload_bytes: int) -> int:
     return (HEADER_BYTES + payload_bytes + len(END_MARK) + ALIGN_BYTES - 1) & -ALIGN_BYTES
 
 
-def encode(kind: int, payload_bytes: int, payload_crc: int, *, file_id: int, position: int, synced: int) -> tuple[bytes, bytes]:
+def encode(
+    kind: int, payload_bytes: int, payload_crc: int, *, file_id: int, position: int, synced: int
+) -> tuple[bytes, bytes]:
     """What stands before and after the payload."""
     body = _BODY.pack(payload_bytes, kind, 0, 0, file_id, position, synced)
-    return _CRC.pack(crc32c(body, payload_crc)) + body, _TAILS[-(HEADER_BYTES + payload_bytes + len(END_MARK)) % ALIGN_BYTES]
+    return _CRC.pack(crc32c(body, payload_crc)) + body, _TAILS[
+        -(HEADER_BYTES + payload_bytes + len(END_MARK)) % ALIGN_BYTES
+    ]
 
 
 def decode(buffer: pa.Buffer, view: memoryview, offset: int, *, file_id: int, position: int) -> Record | str:
@@ -86,22 +91,23 @@ def decode(buffer: pa.Buffer, view: memoryview, offset: int, *, file_id: int, po
     length, kind, zero16, zero32, found_id, found_position, synced = _BODY.unpack_from(view, offset + 4)
     if found_id != file_id or kind == 0 or zero16 or zero32 or length > RECORD_BYTES_MAX:
         return "no record header"
-    if found_position != position:
-        return f"record header says position {found_position}, expected {position}"
     size = record_bytes(length)
-    if len(view) - offset < size:
-        return f"the file ends inside a record of {size} bytes"
+    if found_position != position or len(view) - offset < size:
+        return f"a header of position {found_position} and {size} bytes stands at position {position}"
     payload = buffer.slice(offset + HEADER_BYTES, length)
     computed = crc32c(view[offset + 4 : offset + HEADER_BYTES], crc32c(payload))
     if computed != crc:
         return f"checksum is {computed:08x}, the record says {crc:08x}"
-    if bytes(view[offset + HEADER_BYTES + length : offset + size]) != _TAILS[size - HEADER_BYTES - length - len(END_MARK)]:
+    if (
+        bytes(view[offset + HEADER_BYTES + length : offset + size])
+        != _TAILS[size - HEADER_BYTES - length - len(END_MARK)]
+    ):
         return "the end mark is missing"
     return Record(kind, payload, position, synced, size)
 
 
 def scan(buffer: pa.Buffer, *, file_id: int, start_position: int, offset: int) -> Iterator[Record | str]:
-    """Records from `offset` on; the last item is the reason (a text) why there is no further one, "" at the end of data."""
+    """Records from `offset` on; the last item is a text: why there is no further one, "" at the end of the data."""
     view = memoryview(buffer)
     while offset < len(view):
         found = decode(buffer, view, offset, file_id=file_id, position=start_position + offset)
@@ -140,7 +146,8 @@ def _has_zero_sector(view: memoryview, start: int, end: int) -> bool:
     zero = bytes(SECTOR_BYTES)
     first = start // SECTOR_BYTES * SECTOR_BYTES
     return any(
-        bytes(view[max(start, at) : min(end, at + SECTOR_BYTES)]) == zero[: min(end, at + SECTOR_BYTES) - max(start, at)]
+        bytes(view[max(start, at) : min(end, at + SECTOR_BYTES)])
+        == zero[: min(end, at + SECTOR_BYTES) - max(start, at)]
         for at in range(first, end, SECTOR_BYTES)
     )
 

@@ -233,7 +233,7 @@ def viewed_bytes(array: pa.Array) -> int:
 def forbidden_null(field: pa.Field, array: pa.Array, path: str = "", parent: pa.Array | None = None) -> str | None:
     """Path of the first field that is declared not null and holds a null where its parent holds a value."""
     path = f"{path}.{field.name}" if path else field.name
-    if not field.nullable and array.null_count and _null_under_value(array, parent):
+    if not field.nullable and _null_under_value(array, parent):
         return path
     for inner_field, inner, owner in _required_children(array):
         found = forbidden_null(inner_field, inner, path, owner)
@@ -254,6 +254,10 @@ def _required_children(array: pa.Array) -> list[tuple[pa.Field, pa.Array, pa.Arr
 
 
 def _null_under_value(array: pa.Array, parent: pa.Array | None) -> bool:
+    if array.type.id == lib.Type_DICTIONARY and array.dictionary.null_count:
+        return True  # an index that points at a null is a null, too
+    if array.null_count == 0:
+        return False
     if parent is None or parent.null_count == 0:
         return True
     return bool(pc.any(pc.and_(array.is_null(), parent.is_valid())).as_py())

@@ -88,11 +88,12 @@ def merge_schemas(
     if incoming is current or incoming.equals(current):
         return current
     arriving = {field.name: field for field in incoming}
+    before = list(current)
     try:
-        fields = [_join_field(field.name, field, arriving.pop(field.name, None)) for field in current]
+        fields = [_join_field(field.name, field, arriving.pop(field.name, None)) for field in before]
     except _Misfit as misfit:
         raise misfit.at(channel) from None
-    if not arriving and all(new is old for new, old in zip(fields, current, strict=True)):
+    if not arriving and all(new is old for new, old in zip(fields, before, strict=True)):
         return current
     merged = pa.schema(fields + [_new_field(field) for field in arriving.values()], metadata=current.metadata)
     if (count := count_fields(merged)) > columns_max:
@@ -142,7 +143,7 @@ def _join_type(path: str, current: pa.DataType, incoming: pa.DataType) -> pa.Dat
     if current.id == lib.Type_NA:
         return map_type(incoming, with_wide_index)
     if lib.Type_DICTIONARY in {current.id, incoming.id}:
-        joined = _join_dictionaries(path, current, incoming)
+        joined = _join_dictionaries(current, incoming)
     elif current.id in NESTED and incoming.id in NESTED:
         joined = _join_nested(path, current, incoming)
     else:
@@ -152,10 +153,10 @@ def _join_type(path: str, current: pa.DataType, incoming: pa.DataType) -> pa.Dat
     return joined
 
 
-def _join_dictionaries(path: str, current: pa.DataType, incoming: pa.DataType) -> pa.DataType:
-    values = [t.value_type if t.id == lib.Type_DICTIONARY else t for t in (current, incoming)]
-    value_type = _join_type(path, *values)
-    if current.id != incoming.id:
+def _join_dictionaries(current: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
+    one, other = (t.value_type if t.id == lib.Type_DICTIONARY else t for t in (current, incoming))
+    value_type = one if one.equals(other) else _join_flat(one, other)
+    if value_type is None or current.id != incoming.id:
         return value_type
     index_type = _join_index(current.index_type, incoming.index_type)
     return pa.dictionary(index_type, value_type, current.ordered and incoming.ordered)

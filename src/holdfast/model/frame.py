@@ -1,7 +1,8 @@
 """What a producer hands to a store, and what it gets back.
 
 A frame is accepted or refused as a whole. Its identity, if it has one, makes a repeat harmless: the second time the
-answer is the first receipt with `duplicate=True`, and nothing is stored.
+answer is the first receipt with `duplicate=True`, and nothing is stored. Values that are made once per frame are
+`msgspec.Struct`s: ten times cheaper to make than a frozen dataclass.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.model.positions import CommittedId, Fsn, Seq
@@ -69,9 +71,9 @@ class Durability(Enum):
     WRITTEN = "written"  # survives a kill; a power cut may lose it
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """Where the events of one entry are. All positions are 0 when nothing is stored under them any more, or ever was."""
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """Where the events of one entry are. All positions are 0 when nothing is stored under them any more, or ever
+    was."""
 
     channel: str
     first_seq: Seq
@@ -82,8 +84,7 @@ class Receipt:
     duplicate_events: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FrameReceipt:
+class FrameReceipt(msgspec.Struct, frozen=True, gc=False):
     """One receipt per entry, in the order of the entries."""
 
     entries: tuple[Receipt, ...]

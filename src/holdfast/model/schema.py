@@ -155,6 +155,8 @@ def _check_field(path: str, field: pa.Field, *, depth_left: int) -> None:
     if field.metadata and b"ARROW:extension:name" in field.metadata:
         name = field.metadata[b"ARROW:extension:name"].decode(errors="replace")
         _refuse_type(path, f"extension type {name}", f"send its storage type {field.type} without extension metadata")
+    if field.type.id == lib.Type_NA and not field.nullable:
+        raise _Refusal(f"column {path!r} can only hold nulls and is declared not null")
     _check_type(path, field.type, depth_left=depth_left)
 
 

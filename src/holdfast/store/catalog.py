@@ -5,15 +5,15 @@ logs, except what was already deleted from both: floors and remembered slots sta
 
 | table | holds |
 |---|---|
-| meta | store id, format version, the reserved end of segment numbers, the log position below which the log is not needed |
+| meta | store id, format version, the reserved end of segment numbers, the log position still needed |
 | channels | id, name, next seq, schema |
 | segments | one row per published segment, with size and CRC32C of the file |
 | slots | per producer slot the ranges of frame numbers that were accepted |
 | segment_slots | which segment holds which frame numbers of a slot |
 | event_ids | id digest to seq, for channels whose events carry ids |
 
-Promise: what `publish` was given is there as a whole after it returned, or not at all; each row of meta, channels, segments
-and slots carries a CRC32C of its values, so that a damaged page is found and not believed (G9).
+Promise: what `publish` was given is there as a whole after it returned, or not at all; each row of meta, channels,
+segments and slots carries a CRC32C of its values, so that a damaged page is found and not believed (G9).
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ SEGMENT_SEQ_BLOCK = 256
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS channels (channel_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, next_seq INTEGER NOT NULL,
+CREATE TABLE IF NOT EXISTS channels (channel_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, next_seq INTEGER NOT
+NULL,
   schema BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS segments (segment_seq INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL, first_seq INTEGER NOT NULL,
+CREATE TABLE IF NOT EXISTS segments (segment_seq INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL, first_seq INTEGER
+NOT NULL,
   last_seq INTEGER NOT NULL, last_committed_id INTEGER NOT NULL, last_ingested_at_ns INTEGER NOT NULL,
-  has_guids INTEGER NOT NULL, size_bytes INTEGER NOT NULL, crc32c INTEGER NOT NULL, meta BLOB NOT NULL, crc INTEGER NOT NULL);
+  has_guids INTEGER NOT NULL, size_bytes INTEGER NOT NULL, crc32c INTEGER NOT NULL, meta BLOB NOT NULL, crc INTEGER NOT
+  NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS segments_by_seq ON segments (channel_id, first_seq);
 CREATE TABLE IF NOT EXISTS slots (slot_id BLOB PRIMARY KEY, ranges BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS segment_slots (slot_id BLOB NOT NULL, first_fsn INTEGER NOT NULL, last_fsn INTEGER NOT NULL,
@@ -181,12 +184,14 @@ class Catalog:
                 return
             after = page[-1][2]
 
-    def first_seq_reaching(self, channel_id: int, column: Literal["last_committed_id", "last_ingested_at_ns"], value: int) -> int | None:
+    def first_seq_reaching(
+        self, channel_id: int, column: Literal["last_committed_id", "last_ingested_at_ns"], value: int
+    ) -> int | None:
         """First seq of the first segment of a channel whose `column` is at least `value`."""
         rows = self._database.query(
             f"SELECT min(first_seq) FROM segments WHERE channel_id = ? AND {column} >= ?", (channel_id, value)
         )
-        return rows[0][0]  # type: ignore[no-any-return]
+        return rows[0][0]
 
     def all_segments(self) -> Iterator[PublishedSegment]:
         """Every segment, by number."""
@@ -207,7 +212,8 @@ class Catalog:
     def guid_segments(self, *, since_ns: int) -> list[PublishedSegment]:
         """Segments that hold frames with a GUID and were written to at or after a time."""
         rows = self._query(
-            f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE has_guids = 1 AND last_ingested_at_ns >= ? ORDER BY segment_seq",
+            f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE has_guids = 1 AND last_ingested_at_ns >= ? "
+            "ORDER BY segment_seq",
             (since_ns,),
         )
         return [_segment(row) for row in rows]
@@ -232,9 +238,12 @@ class Catalog:
         for at in range(0, len(digests), 500):
             page = digests[at : at + 500]
             marks = ",".join("?" * len(page))
-            found.update(self._database.query(
-                f"SELECT digest, seq FROM event_ids WHERE channel_id = ? AND digest IN ({marks})", (channel_id, *page)
-            ))  # fmt: skip
+            found.update(
+                self._database.query(
+                    f"SELECT digest, seq FROM event_ids WHERE channel_id = ? AND digest IN ({marks})",
+                    (channel_id, *page),
+                )
+            )
         return found
 
     def totals(self) -> tuple[int, int, int]:
@@ -283,9 +292,18 @@ _SEGMENT_COLUMNS = (
 
 def _segment_row(segment: PublishedSegment) -> tuple[SqlValue, ...]:
     meta = segment.meta
-    return (meta.segment_seq, segment.channel_id, meta.first_seq, meta.last_seq, meta.last_committed_id,
-            meta.last_ingested_at_ns, int(segment.has_guids), segment.size_bytes, segment.crc32c,
-            msgspec.msgpack.encode([getattr(meta, item.name) for item in fields(meta)]))  # fmt: skip
+    return (
+        meta.segment_seq,
+        segment.channel_id,
+        meta.first_seq,
+        meta.last_seq,
+        meta.last_committed_id,
+        meta.last_ingested_at_ns,
+        int(segment.has_guids),
+        segment.size_bytes,
+        segment.crc32c,
+        msgspec.msgpack.encode([getattr(meta, item.name) for item in fields(meta)]),
+    )
 
 
 def _segment(row: SqlRow) -> PublishedSegment:

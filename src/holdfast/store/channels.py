@@ -1,7 +1,7 @@
 """The channels of a store: their names, numbers and schemas.
 
-Promise: a name always means the same channel id; two names that differ only by case never both exist; a channel's schema
-only grows (mode `evolve`), never changes (`strict`), or is each batch's own (`any`).
+Promise: a name always means the same channel id; two names that differ only by case never both exist; a channel's
+schema only grows (mode `evolve`), never changes (`strict`), or is each batch's own (`any`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.errors import InvalidName, UnknownChannel
+from holdfast.model.evolution import channel_schema, conform, merge_schemas, require_same
 from holdfast.model.names import check_channel_name
 from holdfast.model.positions import ChannelId
-from holdfast.model.schema import SchemaMode
-from holdfast.model.evolution import channel_schema, conform, merge_schemas, require_same
+from holdfast.model.schema import CheckedSchema, SchemaMode
 from holdfast.store.wal.log import SchemaVersion
 
 if TYPE_CHECKING:
     from holdfast.store.tail import Unit
 
 ANY_VERSIONS_MAX = 256
-"""Schemas remembered per channel in mode `any`; beyond it the oldest is written into the log again when it comes back."""
+"""Schemas remembered per channel in mode `any`; beyond it the oldest is written into the log again when it comes
+back."""
 
 
 class Channel:
@@ -38,6 +39,7 @@ class Channel:
         self.units: list[Unit] = []  # tail lock: what is not yet published, oldest first
         self.unpublished_ids: dict[bytes, int] = {}  # committer: event id digest -> seq, for channels that use ids
         self.version: SchemaVersion | None = None  # table lock to change
+        self.checked: CheckedSchema | None = None  # any caller: the last schema that passed the door
         self.versions: dict[pa.Schema, SchemaVersion] = {}  # table lock; mode `any` only
 
 
@@ -58,6 +60,10 @@ class ChannelTable:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    def get(self, name: str) -> Channel | None:
+        """The channel, if there is one."""
+        return self._by_name.get(name)
 
     def find(self, name: str) -> Channel:
         """The channel, or `UnknownChannel`."""

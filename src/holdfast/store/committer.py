@@ -1,7 +1,8 @@
 """Group commit: many callers, one write and one sync.
 
-One thread owns the write-ahead log. It takes what has queued up, gives out the numbers, writes everything with one call,
-syncs once, makes the events readable, and only then answers. While it waits for the disk, callers encode and queue more.
+One thread owns the write-ahead log. It takes what has queued up, gives out the numbers, writes everything with one
+call, syncs once, makes the events readable, and only then answers. While it waits for the disk, callers encode and
+queue more.
 
 The order of a group, and what a crash leaves at each step (docs/design/durability.md, "Commit"):
 
@@ -12,8 +13,8 @@ The order of a group, and what a crash leaves at each step (docs/design/durabili
     5. append to the tail, remember    readers see it
     6. answer                          accepted
 
-With `wal.flush: interval` or `bytes`, step 4 comes later and the receipt says `WRITTEN`; a group that creates a channel is
-synced at once, so that a name never gets a second number.
+With `wal.flush: interval` or `bytes`, step 4 comes later and the receipt says `WRITTEN`; a group that creates a
+channel is synced at once, so that a name never gets a second number.
 """
 
 from __future__ import annotations
@@ -97,8 +98,17 @@ class _Group:
 class Committer:
     """Owns the log and the next numbers."""
 
-    def __init__(self, config: StoreConfig, clock: Clock, *, wal: Wal, tail: Tail, dedup: Dedup, catalog: Catalog,
-                 next_committed_id: int) -> None:  # fmt: skip
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        *,
+        wal: Wal,
+        tail: Tail,
+        dedup: Dedup,
+        catalog: Catalog,
+        next_committed_id: int,
+    ) -> None:
         self._config = config
         self._clock = clock
         self._wal = wal
@@ -154,7 +164,11 @@ class Committer:
         with self._turn:
             if wait and not self._queue and not self._closed:
                 self._turn.wait(self._seconds_until_sync())
-            while self._queue and len(group) < GROUP_FRAMES_MAX and (not group or size + self._queue[0].size_bytes <= GROUP_BYTES_MAX):
+            while (
+                self._queue
+                and len(group) < GROUP_FRAMES_MAX
+                and (not group or size + self._queue[0].size_bytes <= GROUP_BYTES_MAX)
+            ):
                 group.append(self._queue.popleft())
                 size += group[-1].size_bytes
         return group
@@ -173,7 +187,7 @@ class Committer:
         except DiskFull as error:
             self._take_back(group, first_committed_id)
             self._refuse(pendings, error)
-        except Exception as error:  # noqa: BLE001  whatever it was, what is on disk is unknown: stop (G10)
+        except Exception as error:
             failure = error if isinstance(error, StoreFailed) else _as_failure(error, self._wal)
             self._tail.fail(failure)
             self._refuse(pendings, failure)
@@ -211,11 +225,16 @@ class Committer:
             known_seqs = self._drop_known_events(entry) if entry.ids else []
             if entry.ids:
                 crc = -1  # some of its events may have been left out
-            receipts.append(self._place_entry(entry, group, known_seqs=known_seqs, identity=pending.identity,
-                                              ingested_at_ns=ingested_at_ns))  # fmt: skip
+            receipts.append(
+                self._place_entry(
+                    entry, group, known_seqs=known_seqs, identity=pending.identity, ingested_at_ns=ingested_at_ns
+                )
+            )
             if entry.payload.rows:
                 chunk = group.chunks[-1][1]
-                places.append(EntryPlace(entry.channel.id, entry.version.id, chunk.run.first_seq, entry.payload, entry.options))
+                places.append(
+                    EntryPlace(entry.channel.id, entry.version.id, chunk.run.first_seq, entry.payload, entry.options)
+                )
         duplicate = all(receipt.duplicate for receipt in receipts) and bool(receipts)
         receipt = FrameReceipt(tuple(receipts), duplicate, self._durability)
         group.answers.append((pending, receipt))
@@ -225,29 +244,55 @@ class Committer:
             group.fresh[pending.identity] = receipt
         if crc < 0 or len(places) != len(pending.entries):
             crc = checksum_payloads(place.payload for place in places)
-        return encode_frame(places, identity=pending.identity, first_committed_id=first_committed_id,
-                            ingested_at_ns=ingested_at_ns, payload_crc=crc)  # fmt: skip
+        return encode_frame(
+            places,
+            identity=pending.identity,
+            first_committed_id=first_committed_id,
+            ingested_at_ns=ingested_at_ns,
+            payload_crc=crc,
+        )
 
-    def _place_entry(self, entry: PreparedEntry, group: _Group, *, known_seqs: list[int], identity: Identity,
-                     ingested_at_ns: int) -> Receipt:  # fmt: skip
+    def _place_entry(
+        self, entry: PreparedEntry, group: _Group, *, known_seqs: list[int], identity: Identity, ingested_at_ns: int
+    ) -> Receipt:
         channel, rows = entry.channel, entry.payload.rows
         if not rows:
             first, last = (min(known_seqs), max(known_seqs)) if known_seqs else (0, 0)
-            return Receipt(channel.name, Seq(first), Seq(last), CommittedId(0), duplicate=bool(known_seqs),
-                           durability=self._durability, duplicate_events=len(known_seqs))  # fmt: skip
+            return Receipt(
+                channel.name,
+                Seq(first),
+                Seq(last),
+                CommittedId(0),
+                duplicate=bool(known_seqs),
+                durability=self._durability,
+                duplicate_events=len(known_seqs),
+            )
         first_seq, committed_id = channel.next_seq, self.next_committed_id
         group.next_seqs.setdefault(channel, first_seq)
         group.creates_channel |= first_seq == 1
         channel.next_seq += rows
         self.next_committed_id += rows
-        run = make_run(first_seq, rows, committed_id=committed_id, ingested_at_ns=ingested_at_ns, identity=identity,
-                       partitions=entry.options.partitions)  # fmt: skip
+        run = make_run(
+            first_seq,
+            rows,
+            committed_id=committed_id,
+            ingested_at_ns=ingested_at_ns,
+            identity=identity,
+            partitions=entry.options.partitions,
+        )
         group.chunks.append((channel, Chunk(run, entry.payload, entry.version, self._wal.log.number, entry.ids)))
         for offset, digest in enumerate(entry.ids):
             channel.unpublished_ids[digest] = first_seq + offset
             group.new_ids.append((channel, digest))
-        return Receipt(channel.name, Seq(first_seq), Seq(first_seq + rows - 1), CommittedId(committed_id), duplicate=False,
-                       durability=self._durability, duplicate_events=len(known_seqs))  # fmt: skip
+        return Receipt(
+            channel.name,
+            Seq(first_seq),
+            Seq(first_seq + rows - 1),
+            CommittedId(committed_id),
+            duplicate=False,
+            durability=self._durability,
+            duplicate_events=len(known_seqs),
+        )
 
     def _drop_known_events(self, entry: PreparedEntry) -> list[int]:
         """Leave out the events whose ids are stored; returns where those are."""

@@ -2,21 +2,22 @@
 
 Promises (G3):
 
-- A frame of a slot is recognised for ever: per slot the accepted frame numbers are a set of ranges, in memory for the slots
-  seen by this process and in the catalog for all.
-- A GUID is recognised for `dedup.window` after it was accepted, also across restarts, unless more than `dedup.max_guids` came
-  since; those forgotten early are counted.
+- A frame of a slot is recognised for ever: per slot the accepted frame numbers are a set of ranges, in memory for the
+  slots seen by this process and in the catalog for all.
+- A GUID is recognised for `dedup.window` after it was accepted, also across restarts, unless more than
+  `dedup.max_guids` came since; those forgotten early are counted.
 - The answer to a repeat is the original receipt. Recent ones are kept; older ones are found in the segments.
 
-State is rebuilt from log and segments at start; nothing here is the only copy. Time is monotonic: a jump of the wall clock
-forgets nothing.
+State is rebuilt from log and segments at start; nothing here is the only copy. Time is monotonic: a jump of the wall
+clock forgets nothing.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.config import StoreConfig

@@ -31,5 +31,7 @@ def _digest(value: object, column: str, channel: str) -> bytes:
     elif isinstance(value, int):
         data = b"i%d" % value
     else:
-        raise InvalidBatch(channel=channel, reason=f"id column {column!r} holds {type(value).__name__}, not text, bytes or integers")
+        raise InvalidBatch(
+            channel=channel, reason=f"id column {column!r} holds {type(value).__name__}, not text, bytes or integers"
+        )
     return hashlib.blake2b(data, digest_size=16).digest()

@@ -1,11 +1,11 @@
 """Reading events back: across segments and the part that is only in the log, without a gap or a repeat at the border.
 
-A read takes a picture first: the chunks in memory and the seq where they begin. Everything below that seq is in published
-segments, because a unit leaves memory only after its segment is in the catalog. So the border is one number, and what is
-published while the read runs changes nothing.
+A read takes a picture first: the chunks in memory and the seq where they begin. Everything below that seq is in
+published segments, because a unit leaves memory only after its segment is in the catalog. So the border is one number,
+and what is published while the read runs changes nothing.
 
-A segment's bytes are checked against the catalog's CRC32C the first time this process opens it, before Arrow sees them (G9).
-Batches from segments point into the mapped file; nothing is copied unless an older schema must be widened.
+A segment's bytes are checked against the catalog's CRC32C the first time this process opens it, before Arrow sees them
+(G9). Batches from segments point into the mapped file; nothing is copied unless an older schema must be widened.
 """
 
 from __future__ import annotations
@@ -50,8 +50,16 @@ class Piece:
 class Reader:
     """Reads one store. Thread-safe; every call to `read` is a picture of its own."""
 
-    def __init__(self, directory: Path, *, open_files: OpenFiles, catalog: Catalog, tail: Tail, mode: SchemaMode,
-                 check_open: Callable[[], None]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        open_files: OpenFiles,
+        catalog: Catalog,
+        tail: Tail,
+        mode: SchemaMode,
+        check_open: Callable[[], None],
+    ) -> None:
         self._directory = directory
         self._open_files = open_files
         self._catalog = catalog
@@ -61,19 +69,28 @@ class Reader:
         self._verified: OrderedDict[int, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, channel: Channel, *, start: Position, end: Position | None, columns: Sequence[str] | None,
-             system: Sequence[str]) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    def read(
+        self,
+        channel: Channel,
+        *,
+        start: Position,
+        end: Position | None,
+        columns: Sequence[str] | None,
+        system: Sequence[str],
+    ) -> Iterator[pa.RecordBatch]:
         """Batches of `start..end`, in the channel's schema of now."""
         _check_system(system)
         schema = self._schema(channel, columns)
         border, chunks = self._tail.snapshot(channel)
         first = self._resolve(channel, start, chunks, what="start")
         last = chunks_end(chunks, border) if end is None else self._resolve_end(channel, end, chunks)
-        for piece in self._pieces(channel, first, last, border=border, chunks=chunks, columns=_stored(schema, columns)):
+        for piece in self._pieces(channel, first, last, border=border, chunks=chunks, columns=_stored(columns)):
             batch = piece.batch if schema is None else conform(piece.batch, schema, channel=channel.name)
             yield with_system_columns(batch, piece, channel.name, system) if system else batch
 
-    def read_committed(self, channels: Sequence[Channel], *, first: int, last: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def read_committed(
+        self, channels: Sequence[Channel], *, first: int, last: int
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Events of all channels in commit order, a frame's part at a time."""
         streams = [self._by_committed_id(channel, first, last) for channel in channels]
         for _, name, batch in heapq.merge(*streams, key=lambda item: item[0]):
@@ -86,8 +103,16 @@ class Reader:
 
     # -- pieces -----------------------------------------------------------------------------------------------------
 
-    def _pieces(self, channel: Channel, first: int, last: int, *, border: int, chunks: list[Chunk],
-                columns: Callable[[pa.Schema], list[str] | None]) -> Iterator[Piece]:  # fmt: skip
+    def _pieces(
+        self,
+        channel: Channel,
+        first: int,
+        last: int,
+        *,
+        border: int,
+        chunks: list[Chunk],
+        columns: Callable[[pa.Schema], list[str] | None],
+    ) -> Iterator[Piece]:
         for segment in self._catalog.segments(channel.id, first_seq=first, last_seq=min(last, border - 1)):
             self._check_open()
             with self._open_files.use(self._path(channel.name, segment)) as file:
@@ -97,9 +122,12 @@ class Reader:
         for group in _groups(chunks):
             yield from self._tail_pieces(group, first, last, columns)
 
-    def _tail_pieces(self, group: list[Chunk], first: int, last: int,
-                     columns: Callable[[pa.Schema], list[str] | None]) -> Iterator[Piece]:  # fmt: skip
-        wanted = [chunk for chunk in group if chunk.run.first_seq <= last and chunk.run.first_seq + chunk.run.rows > first]
+    def _tail_pieces(
+        self, group: list[Chunk], first: int, last: int, columns: Callable[[pa.Schema], list[str] | None]
+    ) -> Iterator[Piece]:
+        wanted = [
+            chunk for chunk in group if chunk.run.first_seq <= last and chunk.run.first_seq + chunk.run.rows > first
+        ]
         if not wanted:
             return
         runs = RunTable.from_runs([chunk.run for chunk in wanted])
@@ -192,8 +220,10 @@ def _groups(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
     """Chunks in runs of one schema, without a jump in seq."""
     group: list[Chunk] = []
     for chunk in chunks:
-        if group and (group[-1].version is not chunk.version
-                      or group[-1].run.first_seq + group[-1].run.rows != chunk.run.first_seq):  # fmt: skip
+        if group and (
+            group[-1].version is not chunk.version
+            or group[-1].run.first_seq + group[-1].run.rows != chunk.run.first_seq
+        ):
             yield group
             group = []
         group.append(chunk)
@@ -201,7 +231,7 @@ def _groups(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
         yield group
 
 
-def _stored(schema: pa.Schema | None, columns: Sequence[str] | None) -> Callable[[pa.Schema], list[str] | None]:
+def _stored(columns: Sequence[str] | None) -> Callable[[pa.Schema], list[str] | None]:
     """Which of the wanted columns a segment has; the others are filled with nulls."""
     if columns is None:
         return lambda _stored_schema: None

@@ -2,7 +2,8 @@
 
     1. catalog     the index opens, its rows match their checksums; a store without a catalog but with data is refused
     2. segments    every published segment is there and has its size; unfinished files (.tmp) are removed
-    3. log         read from the catalog's position on; the torn tail of the last file is cut and reported, an unclean last
+    3. log         read from the catalog's position on; the torn tail of the last file is cut and reported, an unclean
+    last
                    file is replaced by a copy on disk; anything else refuses with file, byte and a dump
     4. orphans     segment files the catalog does not know are removed if the log holds their events; otherwise refused
     5. numbers     next seq, committed_id and channel id are above everything ever given out; after an unclean stop of a
@@ -17,10 +18,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.config import StoreConfig
@@ -97,12 +99,24 @@ def recover(filesystem: Filesystem, directory: Path, config: StoreConfig, *, clo
     removed += _resolve_orphans(filesystem, orphans, state)
     skipped = _skip_numbers(state) if unclean else 0
     state.report = RecoveryReport(
-        created=created, segments=state.catalog.totals()[0], wal_files=len(state.wal_files), wal_records=replay.records,
-        recovered_frames=replay.frames, recovered_events=sum(chunk.run.rows for _, chunk in state.chunks), cut=cut,
-        removed=tuple(removed), skipped_numbers=skipped,
-    )  # fmt: skip
-    event("store.recovery.done", created=created, segments=state.report.segments, frames=replay.frames,
-          events=state.report.recovered_events, at_ns=clock.wall_ns())  # fmt: skip
+        created=created,
+        segments=state.catalog.totals()[0],
+        wal_files=len(state.wal_files),
+        wal_records=replay.records,
+        recovered_frames=replay.frames,
+        recovered_events=sum(chunk.run.rows for _, chunk in state.chunks),
+        cut=cut,
+        removed=tuple(removed),
+        skipped_numbers=skipped,
+    )
+    event(
+        "store.recovery.done",
+        created=created,
+        segments=state.report.segments,
+        frames=replay.frames,
+        events=state.report.recovered_events,
+        at_ns=clock.wall_ns(),
+    )
     return state
 
 
@@ -113,7 +127,9 @@ def _open_catalog(filesystem: Filesystem, directory: Path, config: StoreConfig) 
     path = directory / CATALOG_NAME
     has_data = any(_has_files(filesystem, directory / name) for name in (WAL_DIR, CHANNELS_DIR))
     if has_data and not filesystem.exists(path):
-        raise CorruptData(file=path, offset_bytes=0, reason="the catalog is missing, but there are segments or log files")
+        raise CorruptData(
+            file=path, offset_bytes=0, reason="the catalog is missing, but there are segments or log files"
+        )
     catalog = Catalog(filesystem, directory)
     store_id = catalog.meta("store_id")
     if store_id is None and has_data:
@@ -139,7 +155,9 @@ def _open_catalog(filesystem: Filesystem, directory: Path, config: StoreConfig) 
 
 
 def _has_files(filesystem: Filesystem, directory: Path) -> bool:
-    return filesystem.exists(directory) and any(not entry.name.endswith(".tmp") for entry in filesystem.listdir(directory))
+    return filesystem.exists(directory) and any(
+        not entry.name.endswith(".tmp") for entry in filesystem.listdir(directory)
+    )
 
 
 # -- 2. segments ----------------------------------------------------------------------------------------------------
@@ -174,8 +192,11 @@ def _check_channel(filesystem: Filesystem, folder: Path, sizes: dict[int, int], 
         elif match and int(match[1]) in sizes:
             size = sizes.pop(int(match[1]))
             if entry.size_bytes != size:
-                raise CorruptData(file=path, offset_bytes=min(entry.size_bytes, size),
-                                  reason=f"has {entry.size_bytes} bytes, the catalog says {size}")  # fmt: skip
+                raise CorruptData(
+                    file=path,
+                    offset_bytes=min(entry.size_bytes, size),
+                    reason=f"has {entry.size_bytes} bytes, the catalog says {size}",
+                )
         elif match:
             orphans.append(path)
     if sizes:
@@ -184,7 +205,9 @@ def _check_channel(filesystem: Filesystem, folder: Path, sizes: dict[int, int], 
 
 
 def _missing(folder: Path, segment_seq: int) -> CorruptData:
-    return CorruptData(file=folder / f"seg-{segment_seq}.arrow", offset_bytes=0, reason="a published segment is missing")
+    return CorruptData(
+        file=folder / f"seg-{segment_seq}.arrow", offset_bytes=0, reason="a published segment is missing"
+    )
 
 
 # -- 3. log ---------------------------------------------------------------------------------------------------------
@@ -199,7 +222,9 @@ def _read_wal(filesystem: Filesystem, directory: Path, state: Recovered, replay:
     spec = LogSpec(WAL_NAME, rotation_bytes=0)
     cut: Mended | None = None
     last: LogFile | None = None
-    for found in read_log(filesystem, folder, spec=spec, store_id=state.store_id, from_position=state.catalog.wal_cursor):
+    for found in read_log(
+        filesystem, folder, spec=spec, store_id=state.store_id, from_position=state.catalog.wal_cursor
+    ):
         last = found
         if found.path == _last_path(filesystem, folder) and not found.closed:
             cut = mend(filesystem, found, file_id=int.from_bytes(os.urandom(8), "little") | 1)
@@ -209,8 +234,13 @@ def _read_wal(filesystem: Filesystem, directory: Path, state: Recovered, replay:
         state.wal_number, state.wal_position = last.header.number + 1, last.end_position
     if cut is not None and not cut.cut_bytes:
         cut = None
-    event("store.recovery.wal", files=len(state.wal_files), records=replay.records, frames=replay.frames,
-          cut_bytes=cut.cut_bytes if cut else 0)  # fmt: skip
+    event(
+        "store.recovery.wal",
+        files=len(state.wal_files),
+        records=replay.records,
+        frames=replay.frames,
+        cut_bytes=cut.cut_bytes if cut else 0,
+    )
     return cut, last is not None and last.header.weak and not last.closed
 
 
@@ -241,8 +271,11 @@ class _Replay:
             try:
                 handlers[record.kind](record)
             except (KeyError, ValueError, pa.ArrowException) as error:
-                raise CorruptData(file=found.path, offset_bytes=record.position - found.header.start_position,
-                                  reason=f"the record is intact but makes no sense: {error!r}") from error  # fmt: skip
+                raise CorruptData(
+                    file=found.path,
+                    offset_bytes=record.position - found.header.start_position,
+                    reason=f"the record is intact but makes no sense: {error!r}",
+                ) from error
 
     def _floors(self, record: Record) -> None:
         floors = decode_floors(record.payload)
@@ -270,8 +303,16 @@ class _Replay:
             channel = self._state.channels.by_id(entry.channel_id)
             self._entry(entry, frame, channel=channel, committed_id=committed_id, wal_file=wal_file)
             last_seq = entry.first_seq + entry.payload.rows - 1
-            receipts.append(Receipt(channel.name, Seq(entry.first_seq), Seq(last_seq), CommittedId(committed_id),
-                                    duplicate=False, durability=Durability.SYNCED))  # fmt: skip
+            receipts.append(
+                Receipt(
+                    channel.name,
+                    Seq(entry.first_seq),
+                    Seq(last_seq),
+                    CommittedId(committed_id),
+                    duplicate=False,
+                    durability=Durability.SYNCED,
+                )
+            )
             committed_id += entry.payload.rows
         self._state.next_committed_id = max(self._state.next_committed_id, committed_id)
         if frame.identity is not None:
@@ -279,15 +320,23 @@ class _Replay:
             self._state.frames.append((frame.identity, receipt, frame.ingested_at_ns))
         self.frames += 1
 
-    def _entry(self, entry: EntryPlace, frame: FrameRecord, *, channel: Channel, committed_id: int, wal_file: int) -> None:
+    def _entry(
+        self, entry: EntryPlace, frame: FrameRecord, *, channel: Channel, committed_id: int, wal_file: int
+    ) -> None:
         end_seq = entry.first_seq + entry.payload.rows
         if end_seq - 1 <= channel.published_seq:
             return
         if entry.first_seq != channel.next_seq:
             raise ValueError(f"channel {channel.name!r} goes on at seq {entry.first_seq}, expected {channel.next_seq}")
         version = self._versions[entry.schema_id]
-        run = make_run(entry.first_seq, entry.payload.rows, committed_id=committed_id, ingested_at_ns=frame.ingested_at_ns,
-                       identity=frame.identity, partitions=entry.options.partitions)  # fmt: skip
+        run = make_run(
+            entry.first_seq,
+            entry.payload.rows,
+            committed_id=committed_id,
+            ingested_at_ns=frame.ingested_at_ns,
+            identity=frame.identity,
+            partitions=entry.options.partitions,
+        )
         chunk = Chunk(run, entry.payload, version, wal_file)
         if entry.options.id_column:
             chunk = replace(chunk, ids=digests_of(chunk.batch(), entry.options.id_column))
@@ -313,8 +362,11 @@ def _resolve_orphans(filesystem: Filesystem, orphans: list[Path], state: Recover
             file.close()
         first, last = covered.get(path.parent.name, (0, -1))
         if not first <= meta.first_seq <= meta.last_seq <= last:
-            raise CorruptData(file=path, offset_bytes=0,
-                              reason=f"holds events {meta.first_seq}..{meta.last_seq} that neither catalog nor log know")  # fmt: skip
+            raise CorruptData(
+                file=path,
+                offset_bytes=0,
+                reason=f"holds events {meta.first_seq}..{meta.last_seq} that neither catalog nor log know",
+            )
     for path in orphans:
         filesystem.unlink(path)
         filesystem.sync_dir(path.parent)

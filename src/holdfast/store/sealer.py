@@ -1,10 +1,12 @@
 """Sealing: cut units become segments, segments become known, and the log is trimmed.
 
-Runs beside commits on its own thread. The order for each unit, and what a crash leaves (docs/design/durability.md, "Seal"):
+Runs beside commits on its own thread. The order for each unit, and what a crash leaves (docs/design/durability.md,
+"Seal"):
 
     1. reserve a segment number         a number that is never used again
     2. write the file under a .tmp name, sync, rename, sync the directory
-                                        a complete file the catalog does not know; recovery removes it, the log has its events
+                                        a complete file the catalog does not know; recovery removes it, the log has its
+                                        events
     3. publish in the catalog, with the log position that is still needed
                                         the segment counts; recovery skips its events in the log
     4. readers switch from memory to the segment
@@ -24,6 +26,7 @@ import errno
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Literal
 
 from holdfast.config import StoreConfig
 from holdfast.disk.filesystem import Filesystem
@@ -42,13 +45,23 @@ RETRY_S = 0.5
 """How long sealing waits after the disk was full: soon enough for a person who frees space."""
 
 CHANNELS_DIR = "channels"
+COMPRESSIONS: dict[str, Literal["lz4", "zstd"] | None] = {"none": None, "lz4": "lz4", "zstd": "zstd"}
 
 
 class Sealer:
     """Turns units into published segments."""
 
-    def __init__(self, filesystem: Filesystem, directory: Path, config: StoreConfig, *, store_id: bytes, catalog: Catalog,
-                 tail: Tail, wal: Wal) -> None:  # fmt: skip
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        directory: Path,
+        config: StoreConfig,
+        *,
+        store_id: bytes,
+        catalog: Catalog,
+        tail: Tail,
+        wal: Wal,
+    ) -> None:
         self._filesystem = filesystem
         self._directory = directory / CHANNELS_DIR
         self._config = config
@@ -107,22 +120,38 @@ class Sealer:
         ingested = [chunk.run.ingested_at_ns for chunk in chunks]
         runs = RunTable.from_runs([chunk.run for chunk in chunks])
         meta = SegmentMeta(
-            store_id=self._store_id.hex(), channel=channel.name, segment_seq=self._catalog.next_segment_seq(),
-            first_seq=first.first_seq, last_seq=unit.end_seq - 1, first_committed_id=first.first_committed_id,
-            last_committed_id=last.first_committed_id + last.rows - 1, first_ingested_at_ns=min(ingested),
-            last_ingested_at_ns=max(ingested), first_event_time_ns=first_event, last_event_time_ns=last_event,
-            signal=self._config.signal, schema_hash=schema_hash(unit.version.schema), rows=unit.end_seq - unit.first_seq,
-        )  # fmt: skip
-        compression = None if self._config.segment_compression == "none" else self._config.segment_compression
-        file = write_segment(self._filesystem, directory / segment_file_name(meta.segment_seq), meta=meta,
-                             schema=unit.version.schema, batches=batches, runs=runs, compression=compression)  # fmt: skip
+            store_id=self._store_id.hex(),
+            channel=channel.name,
+            segment_seq=self._catalog.next_segment_seq(),
+            first_seq=first.first_seq,
+            last_seq=unit.end_seq - 1,
+            first_committed_id=first.first_committed_id,
+            last_committed_id=last.first_committed_id + last.rows - 1,
+            first_ingested_at_ns=min(ingested),
+            last_ingested_at_ns=max(ingested),
+            first_event_time_ns=first_event,
+            last_event_time_ns=last_event,
+            signal=self._config.signal,
+            schema_hash=schema_hash(unit.version.schema),
+            rows=unit.end_seq - unit.first_seq,
+        )
+        file = write_segment(
+            self._filesystem,
+            directory / segment_file_name(meta.segment_seq),
+            meta=meta,
+            schema=unit.version.schema,
+            batches=batches,
+            runs=runs,
+            compression=COMPRESSIONS[self._config.segment_compression],
+        )
         event_ids = [(digest, chunk.run.first_seq + n) for chunk in chunks for n, digest in enumerate(chunk.ids)]
         current = channel.version or unit.version
         return Publication(
             PublishedSegment(channel.id, meta, runs.has_guids, file.size_bytes, file.crc32c),
             CatalogChannel(channel.id, channel.name, unit.end_seq, current.schema.serialize().to_pybytes()),
-            runs.slots(), event_ids,
-        )  # fmt: skip
+            runs.slots(),
+            event_ids,
+        )
 
     def _channel_directory(self, channel: str) -> Path:
         directory = self._directory / channel
@@ -148,7 +177,9 @@ class Sealer:
 
     def _failed(self, error: OSError | sqlite3.Error) -> bool:
         """Later if the disk is full, never again otherwise."""
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else "disk is full" in str(error)
+        full = (
+            error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else "disk is full" in str(error)
+        )
         if full:
             self.postponed = DiskFull(file=self._directory, reason=str(error))
             event("store.seal.postpone", reason=error)

@@ -4,12 +4,12 @@
         receipt = store.commit("trades", batch)      # durable when it returns
         for batch in store.read("trades"): ...
 
-Promises: one process writes a store (others get `Locked` with its pid). `commit` returns after the events are synced to disk
-(or as `wal.flush` says, and the receipt tells). All methods are thread-safe. After an I/O error every call raises
-`StoreFailed`; reopening recovers all that was accepted. `close` seals and publishes everything.
+Promises: one process writes a store (others get `Locked` with its pid). `commit` returns after the events are synced
+to disk (or as `wal.flush` says, and the receipt tells). All methods are thread-safe. After an I/O error every call
+raises `StoreFailed`; reopening recovers all that was accepted. `close` seals and publishes everything.
 
-`inline=True` starts no threads: every commit is written, and everything cut is sealed, before the call returns. It is for
-tests and simulations that must be deterministic; batching several callers into one sync needs the threads.
+`inline=True` starts no threads: every commit is written, and everything cut is sealed, before the call returns. It is
+for tests and simulations that must be deterministic; batching several callers into one sync needs the threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.errors import Closed, InvalidBatch
 from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, Receipt, SlotFrame
 from holdfast.model.positions import CommittedId, Seq
 from holdfast.model.schema import BatchLimits, SchemaMode, check_batch, check_schema
-from holdfast.store.committer import Committer, CommitFuture, Pending, PreparedEntry, checksum_payloads
+from holdfast.store.committer import CommitFuture, Committer, Pending, PreparedEntry, checksum_payloads
 from holdfast.store.dedup import Dedup
 from holdfast.store.event_ids import digests_of
 from holdfast.store.reading import Position, Reader
@@ -40,7 +40,7 @@ from holdfast.store.recovery import WAL_DIR, Recovered, RecoveryReport, recover
 from holdfast.store.sealer import CHANNELS_DIR, Sealer
 from holdfast.store.segments.runs import Run
 from holdfast.store.tail import Tail, TailStatistics
-from holdfast.store.wal.codec import EntryOptions, Floors, encode_batch
+from holdfast.store.wal.codec import NO_OPTIONS, EntryOptions, Floors, encode_batch
 from holdfast.store.wal.log import WAL_NAME, Wal
 
 LOCK_NAME = "lock"
@@ -76,8 +76,15 @@ class Store:
     """An embedded store. Open it with `Store.open`."""
 
     @classmethod
-    def open(cls, path: str | Path, config: StoreConfig | Mapping[str, object] | None = None, *,
-             filesystem: Filesystem | None = None, clock: Clock | None = None, inline: bool = False) -> Store:  # fmt: skip
+    def open(
+        cls,
+        path: str | Path,
+        config: StoreConfig | Mapping[str, object] | None = None,
+        *,
+        filesystem: Filesystem | None = None,
+        clock: Clock | None = None,
+        inline: bool = False,
+    ) -> Store:
         """Open or create the store in `path`; recovers first if the last process did not end in order."""
         if not isinstance(config, StoreConfig):
             config = StoreConfig.from_mapping(config or {})
@@ -91,8 +98,9 @@ class Store:
             lock.release()
             raise
 
-    def __init__(self, directory: Path, config: StoreConfig, *, filesystem: Filesystem, clock: Clock, lock: Lock,
-                 inline: bool) -> None:  # fmt: skip
+    def __init__(
+        self, directory: Path, config: StoreConfig, *, filesystem: Filesystem, clock: Clock, lock: Lock, inline: bool
+    ) -> None:
         self.path = directory
         self.config = config
         self._lock = lock
@@ -107,18 +115,45 @@ class Store:
         self._channels = state.channels
         self._tail = Tail(config, clock)
         self._open_files = OpenFiles(filesystem, config.fds_limit)
-        self._reader = Reader(directory / CHANNELS_DIR, open_files=self._open_files, catalog=state.catalog, tail=self._tail,
-                              mode=SchemaMode(config.schema_mode), check_open=self._check_open)  # fmt: skip
+        self._reader = Reader(
+            directory / CHANNELS_DIR,
+            open_files=self._open_files,
+            catalog=state.catalog,
+            tail=self._tail,
+            mode=SchemaMode(config.schema_mode),
+            check_open=self._check_open,
+        )
         self._dedup = Dedup(config, clock, catalog=state.catalog, find_original=self._find_original)
         self._next_committed_id = state.next_committed_id
         self._committer: Committer | None = None
         spec = LogSpec(WAL_NAME, config.wal_rotation_bytes, weak=config.wal_flush != "commit")
-        self._wal = Wal(filesystem, directory / WAL_DIR, spec=spec, store_id=state.store_id, number=state.wal_number,
-                        position=state.wal_position, floors=self._floors)  # fmt: skip
-        self._committer = Committer(config, clock, wal=self._wal, tail=self._tail, dedup=self._dedup, catalog=state.catalog,
-                                    next_committed_id=state.next_committed_id)  # fmt: skip
-        self._sealer = Sealer(filesystem, directory, config, store_id=state.store_id, catalog=state.catalog,
-                              tail=self._tail, wal=self._wal)  # fmt: skip
+        self._wal = Wal(
+            filesystem,
+            directory / WAL_DIR,
+            spec=spec,
+            store_id=state.store_id,
+            number=state.wal_number,
+            position=state.wal_position,
+            floors=self._floors,
+        )
+        self._committer = Committer(
+            config,
+            clock,
+            wal=self._wal,
+            tail=self._tail,
+            dedup=self._dedup,
+            catalog=state.catalog,
+            next_committed_id=state.next_committed_id,
+        )
+        self._sealer = Sealer(
+            filesystem,
+            directory,
+            config,
+            store_id=state.store_id,
+            catalog=state.catalog,
+            tail=self._tail,
+            wal=self._wal,
+        )
         self._threads: list[threading.Thread] = []
         self._start(state)
 
@@ -135,8 +170,10 @@ class Store:
         if self._inline:
             self._run_inline()
             return
-        self._threads = [threading.Thread(target=self._committer_of().run, name="holdfast-committer", daemon=True),
-                         threading.Thread(target=self._sealer.run, name="holdfast-sealer", daemon=True)]  # fmt: skip
+        self._threads = [
+            threading.Thread(target=self._committer_of().run, name="holdfast-committer", daemon=True),
+            threading.Thread(target=self._sealer.run, name="holdfast-sealer", daemon=True),
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -156,14 +193,16 @@ class Store:
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def commit(self, channel: str, batch: pa.RecordBatch, *, identity: Identity = None,
-               partitions: Sequence[str] = ()) -> Receipt:  # fmt: skip
+    def commit(
+        self, channel: str, batch: pa.RecordBatch, *, identity: Identity = None, partitions: Sequence[str] = ()
+    ) -> Receipt:
         """Store a batch; durable when this returns."""
         receipt = self.commit_async(channel, batch, identity=identity, partitions=partitions).result()
         return receipt.entries[0] if receipt.entries else _gone(channel)
 
-    def commit_async(self, channel: str, batch: pa.RecordBatch, *, identity: Identity = None,
-                     partitions: Sequence[str] = ()) -> CommitFuture:  # fmt: skip
+    def commit_async(
+        self, channel: str, batch: pa.RecordBatch, *, identity: Identity = None, partitions: Sequence[str] = ()
+    ) -> CommitFuture:
         """Hand a batch over; the future's result comes when it is durable. Waits only at a bound."""
         return self.commit_frame_async([Entry(channel, batch, tuple(partitions))], identity=identity)
 
@@ -171,11 +210,15 @@ class Store:
         """Store batches of several channels together: all of them or none."""
         return self.commit_frame_async(entries, identity=identity).result()
 
-    def commit_frame_async(self, entries: Sequence[Entry], *, identity: Identity = None, wait: bool = True) -> CommitFuture:
-        """Like `commit_frame`, with a future. `wait=False` raises `Backpressure` at once instead of waiting at a bound."""
+    def commit_frame_async(
+        self, entries: Sequence[Entry], *, identity: Identity = None, wait: bool = True
+    ) -> CommitFuture:
+        """Like `commit_frame`, with a future. `wait=False` raises `Backpressure` instead of waiting at a bound."""
         self._check_open()
         if not 0 < len(entries) <= ENTRIES_MAX:
-            raise InvalidBatch(channel="", reason=f"a frame has 1 to {ENTRIES_MAX} entries, this one has {len(entries)}")
+            raise InvalidBatch(
+                channel="", reason=f"a frame has 1 to {ENTRIES_MAX} entries, this one has {len(entries)}"
+            )
         known = self._dedup.find(identity)
         if known is not None:
             future = CommitFuture()
@@ -184,8 +227,10 @@ class Store:
         prepared = [self._prepare(entry, identity) for entry in entries]
         size = sum(entry.payload.buffer.size for entry in prepared)
         if size > self.config.frame_bytes_max:
-            raise InvalidBatch(channel=entries[0].channel, reason=f"the frame has {size} bytes, "
-                               f"frame.max_size is {self.config.frame_bytes_max}")  # fmt: skip
+            raise InvalidBatch(
+                channel=entries[0].channel,
+                reason=f"the frame has {size} bytes, frame.max_size is {self.config.frame_bytes_max}",
+            )
         self._tail.reserve(size, wait=wait and not self._inline)
         pending = Pending(prepared, identity, size, checksum_payloads(entry.payload for entry in prepared))
         self._committer_of().submit(pending)
@@ -194,18 +239,29 @@ class Store:
         return pending.future
 
     def _prepare(self, entry: Entry, identity: Identity) -> PreparedEntry:
-        check_schema(entry.channel, entry.batch.schema, self._limits)
-        check_batch(entry.channel, entry.batch, self._limits)
+        known = self._channels.get(entry.channel)
+        checked = check_schema(entry.channel, entry.batch.schema, self._limits, known=known.checked if known else None)
+        check_batch(entry.channel, entry.batch, self._limits, checked=checked)
         _check_partitions(entry)
-        channel = self._channels.get_or_create(entry.channel)
+        channel = known or self._channels.get_or_create(entry.channel)
+        channel.checked = checked
         version, batch = self._channels.fit(channel, entry.batch)
         payload = encode_batch(batch, has_dictionaries=version.has_dictionaries)
         if not isinstance(identity, EventIds):
-            return PreparedEntry(channel, version, payload, EntryOptions(entry.partitions), batch)
+            options = EntryOptions(entry.partitions) if entry.partitions else NO_OPTIONS
+            return PreparedEntry(channel, version, payload, options, batch)
         ids = digests_of(batch, identity.column, channel=channel.name)
         looked_up_at_seq = channel.published_seq  # before the look-up: what is published later is looked up again
-        return PreparedEntry(channel, version, payload, EntryOptions(entry.partitions, identity.column), batch, ids,
-                             self._catalog.event_seqs(channel.id, ids), looked_up_at_seq)  # fmt: skip
+        return PreparedEntry(
+            channel,
+            version,
+            payload,
+            EntryOptions(entry.partitions, identity.column),
+            batch,
+            ids,
+            self._catalog.event_seqs(channel.id, ids),
+            looked_up_at_seq,
+        )
 
     def flush(self) -> None:
         """Seal and publish everything committed so far."""
@@ -241,8 +297,15 @@ class Store:
         version = self._channels.find(channel).version
         return version.schema if version is not None else pa.schema([])
 
-    def read(self, channel: str, *, start: Position = "first", end: Position | None = None,
-             columns: Sequence[str] | None = None, system: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    def read(
+        self,
+        channel: str,
+        *,
+        start: Position = "first",
+        end: Position | None = None,
+        columns: Sequence[str] | None = None,
+        system: Sequence[str] = (),
+    ) -> Iterator[pa.RecordBatch]:
         """Events `start..end`, both included, as of now: from segments and from what is not sealed yet.
 
         A position is a seq, `"first"`, `"last"`, or an aware datetime (ingestion time; as an end it is not included).
@@ -250,8 +313,9 @@ class Store:
         self._check_open()
         return self._reader.read(self._channels.find(channel), start=start, end=end, columns=columns, system=system)
 
-    def read_committed(self, *, start: int = 1, end: int | None = None,
-                       channels: Sequence[str] | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:  # fmt: skip
+    def read_committed(
+        self, *, start: int = 1, end: int | None = None, channels: Sequence[str] | None = None
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Events of all channels (or some) in commit order, as (channel, batch); bounds are committed_ids, included."""
         self._check_open()
         chosen = list(self._channels) if channels is None else [self._channels.find(name) for name in channels]
@@ -265,14 +329,23 @@ class Store:
         failure, postponed = self._tail.failure, self._sealer.postponed
         return StoreStatistics(
             durability=Durability.SYNCED if self.config.wal_flush == "commit" else Durability.WRITTEN,
-            failed=str(failure) if failure else None, channels=len(self._channels), groups=committer.groups,
-            frames=committer.frames, events=committer.events, syncs=committer.syncs,
-            next_committed_id=committer.next_committed_id, segments=segments, segment_events=segment_events,
-            segment_bytes=segment_bytes, sealed_segments=self._sealer.segments,
-            seal_postponed=str(postponed) if postponed else None, wal_bytes=self._wal.log.size_bytes(),
-            guids=self._dedup.guid_count(), guids_forgotten_early=self._dedup.guids_forgotten_early,
+            failed=str(failure) if failure else None,
+            channels=len(self._channels),
+            groups=committer.groups,
+            frames=committer.frames,
+            events=committer.events,
+            syncs=committer.syncs,
+            next_committed_id=committer.next_committed_id,
+            segments=segments,
+            segment_events=segment_events,
+            segment_bytes=segment_bytes,
+            sealed_segments=self._sealer.segments,
+            seal_postponed=str(postponed) if postponed else None,
+            wal_bytes=self._wal.log.size_bytes(),
+            guids=self._dedup.guid_count(),
+            guids_forgotten_early=self._dedup.guids_forgotten_early,
             tail=self._tail.statistics(),
-        )  # fmt: skip
+        )
 
     # -- ending -----------------------------------------------------------------------------------------------------
 
@@ -311,7 +384,9 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -328,8 +403,12 @@ class Store:
 
     def _floors(self) -> Floors:
         next_committed_id = self._committer.next_committed_id if self._committer else self._next_committed_id
-        return Floors(next_committed_id, self._catalog.segment_seq_floor, self._channels.next_id,
-                      [(channel.id, channel.name, channel.next_seq) for channel in self._channels])  # fmt: skip
+        return Floors(
+            next_committed_id,
+            self._catalog.segment_seq_floor,
+            self._channels.next_id,
+            [(channel.id, channel.name, channel.next_seq) for channel in self._channels],
+        )
 
     def _find_original(self, frame: SlotFrame) -> FrameReceipt:
         """The receipt of a frame that was accepted long ago; empty when its events are gone."""
@@ -339,8 +418,11 @@ class Store:
             receipts += [_receipt(segment.meta.channel, run) for run in runs.find_fsn(frame.slot_id, frame.fsn)]
         for channel in self._channels:
             _, chunks = self._tail.snapshot(channel)
-            receipts += [_receipt(channel.name, chunk.run) for chunk in chunks
-                         if (chunk.run.slot_id, chunk.run.fsn) == (frame.slot_id, frame.fsn)]  # fmt: skip
+            receipts += [
+                _receipt(channel.name, chunk.run)
+                for chunk in chunks
+                if (chunk.run.slot_id, chunk.run.fsn) == (frame.slot_id, frame.fsn)
+            ]
         return _frame_receipt(receipts)
 
 
@@ -353,7 +435,9 @@ def _make_directory(filesystem: Filesystem, directory: Path) -> None:
 
 def _check_partitions(entry: Entry) -> None:
     if len(entry.partitions) > PARTITIONS_MAX or any(len(name) > 256 for name in entry.partitions):
-        raise InvalidBatch(channel=entry.channel, reason=f"at most {PARTITIONS_MAX} partitions of 256 characters are allowed")
+        raise InvalidBatch(
+            channel=entry.channel, reason=f"at most {PARTITIONS_MAX} partitions of 256 characters are allowed"
+        )
 
 
 def _gone(channel: str) -> Receipt:
@@ -362,8 +446,14 @@ def _gone(channel: str) -> Receipt:
 
 
 def _receipt(channel: str, run: Run) -> Receipt:
-    return Receipt(channel, Seq(run.first_seq), Seq(run.first_seq + run.rows - 1), CommittedId(run.first_committed_id),
-                   duplicate=False, durability=Durability.SYNCED)  # fmt: skip
+    return Receipt(
+        channel,
+        Seq(run.first_seq),
+        Seq(run.first_seq + run.rows - 1),
+        CommittedId(run.first_committed_id),
+        duplicate=False,
+        durability=Durability.SYNCED,
+    )
 
 
 def _frame_receipt(receipts: list[Receipt]) -> FrameReceipt:

@@ -1,15 +1,15 @@
 """The events that are committed but not yet in a published segment, and the bounds on them.
 
-Each channel has *units*: at most one open (being filled), before it those cut and waiting to be sealed. A unit becomes one
-segment. It holds the bytes that were written to the log, not the caller's buffers, so a caller that reuses its memory
-changes nothing here.
+Each channel has *units*: at most one open (being filled), before it those cut and waiting to be sealed. A unit becomes
+one segment. It holds the bytes that were written to the log, not the caller's buffers, so a caller that reuses its
+memory changes nothing here.
 
 Promises:
 
-- Queued, open and cut bytes together stay within `memory_limit`; at the limit the largest open units are cut, and callers
-  wait in `reserve` until sealing frees room, then get `Backpressure` (G11).
-- A unit is cut when it reaches `segment.target_size`, is older than `segment.max_open_duration`, changes schema, would not
-  be contiguous, or pins the oldest log file of a full log.
+- Queued, open and cut bytes together stay within `memory_limit`; at the limit the largest open units are cut, and
+  callers wait in `reserve` until sealing frees room, then get `Backpressure` (G11).
+- A unit is cut when it reaches `segment.target_size`, is older than `segment.max_open_duration`, changes schema, would
+  not be contiguous, or pins the oldest log file of a full log.
 - `oldest_file` never passes a file that holds an event of a unit: the log is trimmed below it only.
 
 Thread-safe: one lock, held briefly, never during I/O.
@@ -22,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.clock import NS_PER_S, Clock
@@ -39,16 +40,22 @@ WAIT_SLICE_S = 1.0
 """A waiting caller looks again this often, in case a clock or a limit moved without a signal."""
 
 
-def make_run(first_seq: int, rows: int, *, committed_id: int, ingested_at_ns: int, identity: Identity,
-             partitions: tuple[str, ...]) -> Run:  # fmt: skip
+def make_run(
+    first_seq: int,
+    rows: int,
+    *,
+    committed_id: int,
+    ingested_at_ns: int,
+    identity: Identity,
+    partitions: tuple[str, ...],
+) -> Run:
     """The run of a frame's events in one channel, with the frame's identity spelt out."""
     slot_id, fsn = (identity.slot_id, identity.fsn) if isinstance(identity, SlotFrame) else (None, None)
     guid = identity.value if isinstance(identity, Guid) else None
     return Run(first_seq, rows, committed_id, ingested_at_ns, slot_id, fsn, guid, partitions)
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """The events of one channel that came with one frame."""
 
     run: Run
@@ -170,10 +177,18 @@ class Tail:
     def _backpressure(self, size_bytes: int, waited_ns: int) -> Backpressure:
         if self._over_memory(size_bytes):
             used = self._queued_bytes + self._open_bytes + self._cut_bytes
-            return Backpressure(bound="memory_limit", used_bytes=used, cap_bytes=self._config.memory_limit_bytes,
-                                waited_s=waited_ns / NS_PER_S)  # fmt: skip
-        return Backpressure(bound="wal.max_size", used_bytes=self._wal_bytes, cap_bytes=self._config.wal_max_bytes,
-                            waited_s=waited_ns / NS_PER_S)  # fmt: skip
+            return Backpressure(
+                bound="memory_limit",
+                used_bytes=used,
+                cap_bytes=self._config.memory_limit_bytes,
+                waited_s=waited_ns / NS_PER_S,
+            )
+        return Backpressure(
+            bound="wal.max_size",
+            used_bytes=self._wal_bytes,
+            cap_bytes=self._config.wal_max_bytes,
+            waited_s=waited_ns / NS_PER_S,
+        )
 
     # -- committer --------------------------------------------------------------------------------------------------
 
@@ -184,8 +199,9 @@ class Tail:
             self._wal_bytes = wal_bytes
             for channel, chunk in chunks:
                 self._append(channel, chunk)
-            self._cut_under_pressure(memory_bytes=self._config.memory_limit_bytes // 8,
-                                     wal_bytes=self._config.wal_rotation_bytes)  # fmt: skip
+            self._cut_under_pressure(
+                memory_bytes=self._config.memory_limit_bytes // 8, wal_bytes=self._config.wal_rotation_bytes
+            )
             if self._waiting:
                 self.room.notify_all()
 
@@ -263,7 +279,11 @@ class Tail:
         """The oldest cut units: one large one, or so many small ones. The same ones again until `published`."""
         with self.lock:
             size = sum(unit.bytes for unit in self._sealing)
-            while self._cut and len(self._sealing) < count_max and (not size or size + self._cut[0].bytes <= BATCH_BYTES_MAX):
+            while (
+                self._cut
+                and len(self._sealing) < count_max
+                and (not size or size + self._cut[0].bytes <= BATCH_BYTES_MAX)
+            ):
                 unit = self._cut.popleft()
                 self._sealing.append(unit)
                 size += unit.bytes
@@ -313,5 +333,11 @@ class Tail:
     def statistics(self) -> TailStatistics:
         """A consistent picture."""
         with self.lock:
-            return TailStatistics(self._queued_bytes, self._open_bytes, self._cut_bytes, len(self._open),
-                                  len(self._cut) + len(self._sealing), self._throttled)  # fmt: skip
+            return TailStatistics(
+                self._queued_bytes,
+                self._open_bytes,
+                self._cut_bytes,
+                len(self._open),
+                len(self._cut) + len(self._sealing),
+                self._throttled,
+            )

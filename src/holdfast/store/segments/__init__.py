@@ -19,6 +19,7 @@ A segment is a plain Arrow IPC file of format 1. Everything of ours is in the cu
     footer (flatbuffer)          schema, positions of the batches, custom metadata:
         holdfast.format          "1"
         holdfast.<field>         one text per field of SegmentMeta; absent when None
+        holdfast.compression     "none", "lz4" or "zstd"
         holdfast.batch_rows      rows of each batch, in decimal, separated by commas
         holdfast.runs            run table (runs.py)
         holdfast.blocks          per batch 16 hex digits end offset + 8 hex digits CRC32C of the file up to there;

@@ -31,9 +31,11 @@ from holdfast.store.segments.writer import (
     BATCH_ROWS_KEY,
     BLOCK_DIGITS,
     BLOCKS_KEY,
+    COMPRESSION_KEY,
     CRC32C_KEY,
     CRC32C_ZERO,
     RUNS_KEY,
+    UNCOMPRESSED,
 )
 
 READ_BYTES = 1 << 20  # stays in the processor's cache between the read and the checksum
@@ -135,6 +137,7 @@ class SegmentReader:
             entries = {key: footer.value(key).decode() for key in footer.spans if key not in {RUNS_KEY, BLOCKS_KEY}}
             self.meta = SegmentMeta.from_footer(entries)
             self.batch_rows = [int(text) for text in entries[BATCH_ROWS_KEY].split(",")]
+            self.compression = entries[COMPRESSION_KEY]
             self._runs_span = footer.spans[RUNS_KEY]
             self.schema: pa.Schema = self._arrow().schema
         except (LookupError, ValueError, pa.ArrowException) as error:
@@ -209,9 +212,10 @@ class SegmentReader:
 
     def _arrow(self, names: list[str] | None = None) -> Any:
         """A reader of Arrow's own, one per use: it is not thread-safe, and opening one takes microseconds."""
-        if names is None:
-            return pa.ipc.open_file(self._mapped())
-        # Arrow takes an empty projection for "all": without columns the first is read and dropped, to keep the rows
+        if names is None or self.compression == UNCOMPRESSED:
+            return pa.ipc.open_file(self._mapped())  # a map is touched only where it is read
+        # A projection makes Arrow copy, so it is for compressed files only: there it spares the other columns' work. An
+        # empty one means "all" to Arrow, so without columns the first is read and dropped, to keep the rows.
         fields = sorted({self.schema.get_field_index(name) for name in names}) or [0]
         return pa.ipc.open_file(self._mapped(), options=pa.ipc.IpcReadOptions(included_fields=fields))
 
@@ -245,6 +249,7 @@ def inspect_segment(file: File) -> dict[str, Any]:
         **asdict(reader.meta),
         "own_crc32c": _shown(footer.value(CRC32C_KEY)),
         "columns": columns,
+        "compression": reader.compression,
         "batch_rows": reader.batch_rows,
         "runs": len(runs),
         "guids": sum(1 for _ in runs.guids()),

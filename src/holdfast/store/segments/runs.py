@@ -274,7 +274,8 @@ class RunTable:
         """How many rows of each run are in the half-open range."""
         starts = np.maximum(self._first_seq, start_seq)
         ends = np.minimum(self._first_seq + self._rows, end_seq)
-        return (ends - starts).clip(min=0)
+        counts: _Ints = np.maximum(ends - starts, 0)
+        return counts
 
     def _system_column(self, name: str, channel: str, seqs: _Ints, run_of_row: npt.NDArray[np.intp]) -> pa.Array:
         if name == "_seq":

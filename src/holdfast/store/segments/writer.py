@@ -36,6 +36,8 @@ from holdfast.store.segments.runs import RunTable
 
 Compression: TypeAlias = Literal["lz4", "zstd"] | None
 
+COMPRESSION_KEY = KEY_PREFIX + "compression"
+UNCOMPRESSED = "none"
 BATCH_ROWS_KEY = KEY_PREFIX + "batch_rows"
 RUNS_KEY = KEY_PREFIX + "runs"
 BLOCKS_KEY = KEY_PREFIX + "blocks"
@@ -76,7 +78,7 @@ def write_segment(
     if not combined[0].schema.equals(schema):
         schema = _retyped(schema, combined[0].schema)
         meta = replace(meta, schema_hash=schema_hash(schema))
-    entries = _entries(meta, runs, combined)
+    entries = _entries(meta, runs, combined, compression)
     temporary = path.with_name(path.name + TMP_SUFFIX)
     if filesystem.exists(path):
         raise FileExistsError(f"{path} exists; a segment is never written twice")
@@ -116,9 +118,12 @@ def _retyped(schema: pa.Schema, wider: pa.Schema) -> pa.Schema:
     return pa.schema(fields, metadata=schema.metadata)
 
 
-def _entries(meta: SegmentMeta, runs: RunTable, combined: list[pa.RecordBatch]) -> dict[str, str]:
+def _entries(
+    meta: SegmentMeta, runs: RunTable, combined: list[pa.RecordBatch], compression: Compression
+) -> dict[str, str]:
     return {
         **meta.to_footer(),
+        COMPRESSION_KEY: compression or UNCOMPRESSED,
         BATCH_ROWS_KEY: ",".join(str(batch.num_rows) for batch in combined),
         RUNS_KEY: runs.encode(),
         BLOCKS_KEY: "0" * (BLOCK_DIGITS * len(combined) + 8),

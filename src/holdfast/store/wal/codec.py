@@ -8,10 +8,11 @@ Every file of the log stands alone: it opens with FLOORS, and a SCHEMA record co
 | 2 | SCHEMA | MessagePack: channel id, schema id, channel name, Arrow schema message |
 | 3 | FRAME | the Arrow bytes of each entry, then per entry its options, then the directory below |
 
-The directory stands behind the Arrow bytes, so that a caller's thread checksums the Arrow bytes before the committer knows
-the numbers; both parts are covered by the record's checksum. From the end of the payload backwards:
+The directory stands behind the Arrow bytes, so that a caller's thread checksums the Arrow bytes before the committer
+knows the numbers; both parts are covered by the record's checksum. From the end of the payload backwards:
 
-    frame, 48 bytes:   u8 version | u8 identity | u16 entries | u32 zero | u64 first committed_id | i64 ingested at (ns) |
+    frame, 48 bytes:   u8 version | u8 identity | u16 entries | u32 zero | u64 first committed_id | i64 ingested at
+    (ns) |
                        u64 fsn | 16 bytes slot id or GUID
     entry, 40 bytes:   u32 channel id | u32 schema id | u64 first seq | u32 rows | u16 form | u16 zero |
     (before it)        u32 option bytes | u32 zero | u64 Arrow bytes
@@ -23,13 +24,14 @@ IPC stream, for batches with dictionaries. Arrow bytes and options are padded to
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.disk.appendlog import NewRecord
 from holdfast.disk.checksum import crc32c
+from holdfast.disk.filesystem import Bytes
 from holdfast.model.frame import EventIds, Guid, Identity, SlotFrame
 from holdfast.model.positions import ChannelId, Fsn
 
@@ -74,8 +76,7 @@ class EntryOptions(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
     id_column: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(msgspec.Struct, frozen=True, gc=False):
     """The Arrow bytes of one entry, encoded and ready for the log."""
 
     buffer: pa.Buffer
@@ -90,8 +91,7 @@ class Payload:
             return reader.read_next_batch()
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPlace:
+class EntryPlace(msgspec.Struct, frozen=True, gc=False):
     """An entry with its numbers, in the directory of a frame."""
 
     channel_id: ChannelId
@@ -101,8 +101,7 @@ class EntryPlace:
     options: EntryOptions
 
 
-@dataclass(frozen=True, slots=True)
-class FrameRecord:
+class FrameRecord(msgspec.Struct, frozen=True, gc=False):
     """A frame as read back from the log."""
 
     first_committed_id: int
@@ -131,23 +130,36 @@ def encode_schema_note(note: SchemaNote) -> NewRecord:
     return NewRecord.of(KIND_SCHEMA, msgspec.msgpack.encode(note))
 
 
-_NO_OPTIONS = EntryOptions()
+NO_OPTIONS = EntryOptions()
+"""What most entries have; compared by identity."""
 
 
-def encode_frame(entries: list[EntryPlace], *, identity: Identity, first_committed_id: int, ingested_at_ns: int,
-                 payload_crc: int) -> NewRecord:  # fmt: skip
+def encode_frame(
+    entries: list[EntryPlace], *, identity: Identity, first_committed_id: int, ingested_at_ns: int, payload_crc: int
+) -> NewRecord:
     """A frame's record; `payload_crc` is the checksum of the entries' Arrow bytes in order."""
-    options = [b"" if e.options == _NO_OPTIONS else msgspec.msgpack.encode(e.options) for e in entries]
-    directory = b"".join(
-        _ENTRY.pack(e.channel_id, e.schema_id, e.first_seq, e.payload.rows, e.payload.form, 0, len(option), 0, e.payload.buffer.size)
-        for e, option in zip(entries, options, strict=True)
-    )
+    tail = b"".join(_directory(entries))
     fsn, frame_id = _identity_fields(identity)
-    tail = b"".join(map(_padded, options)) + directory + _FRAME.pack(
+    tail += _FRAME.pack(
         _VERSION, _IDENTITIES[type(identity)], len(entries), 0, first_committed_id, ingested_at_ns, fsn, frame_id
-    )  # fmt: skip
-    size = sum(e.payload.buffer.size for e in entries) + len(tail)
-    return NewRecord(KIND_FRAME, [*(e.payload.buffer for e in entries), tail], size, crc32c(tail, payload_crc))
+    )
+    buffers: list[Bytes] = [e.payload.buffer for e in entries]
+    size = sum([e.payload.buffer.size for e in entries]) + len(tail)
+    buffers.append(tail)
+    return NewRecord(KIND_FRAME, buffers, size, crc32c(tail, payload_crc))
+
+
+def _directory(entries: list[EntryPlace]) -> Iterator[bytes]:
+    """The options of all entries, then their fixed parts."""
+    lengths = []
+    for e in entries:
+        option = b"" if e.options is NO_OPTIONS else msgspec.msgpack.encode(e.options)
+        lengths.append(len(option))
+        if option:
+            yield _padded(option)
+    for e, length in zip(entries, lengths, strict=True):
+        p = e.payload
+        yield _ENTRY.pack(e.channel_id, e.schema_id, e.first_seq, p.rows, p.form, 0, length, 0, p.buffer.size)
 
 
 def _identity_fields(identity: Identity) -> tuple[int, bytes]:
@@ -192,11 +204,16 @@ def decode_frame(payload: pa.Buffer) -> FrameRecord:
         arrow = Payload(payload.slice(arrow_at, arrow_bytes), form, row_count)
         entries.append(EntryPlace(ChannelId(channel_id), schema_id, first_seq, arrow, options))
         option_at, arrow_at = option_at + _padded_bytes(option_bytes), arrow_at + arrow_bytes
-    identity = {1: lambda: SlotFrame(frame_id, Fsn(fsn)), 2: lambda: Guid(frame_id)}.get(kind, lambda: None)()
-    return FrameRecord(first_committed_id, ingested_at_ns, identity, tuple(entries))
+    return FrameRecord(first_committed_id, ingested_at_ns, _read_identity(kind, fsn, frame_id), tuple(entries))
+
+
+def _read_identity(kind: int, fsn: int, frame_id: bytes) -> SlotFrame | Guid | None:
+    if kind == _IDENTITIES[SlotFrame]:
+        return SlotFrame(frame_id, Fsn(fsn))
+    return Guid(frame_id) if kind == _IDENTITIES[Guid] else None
 
 
 def _read_options(view: memoryview) -> EntryOptions:
     if not view:
-        return _NO_OPTIONS
+        return NO_OPTIONS
     return msgspec.msgpack.decode(view, type=EntryOptions)

@@ -1,7 +1,7 @@
 """The writing side of the write-ahead log.
 
-Promise: every file stands alone. It opens with the floors of all numbers, and the schema of a frame stands before the frame
-in the same file. So deleting older files never takes away what a later frame needs.
+Promise: every file stands alone. It opens with the floors of all numbers, and the schema of a frame stands before the
+frame in the same file. So deleting older files never takes away what a later frame needs.
 """
 
 from __future__ import annotations
@@ -35,12 +35,28 @@ class SchemaVersion:
 class Wal:
     """One thread writes; `trim` and `size_bytes` may be called from another."""
 
-    def __init__(self, filesystem: Filesystem, directory: Path, *, spec: LogSpec, store_id: bytes, number: int,
-                 position: int, floors: Callable[[], Floors]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        directory: Path,
+        *,
+        spec: LogSpec,
+        store_id: bytes,
+        number: int,
+        position: int,
+        floors: Callable[[], Floors],
+    ) -> None:
         self._floors = floors
         self._announced: set[int] = set()
-        self.log = AppendLog(filesystem, directory, spec=spec, store_id=store_id, number=number, position=position,
-                             prologue=self._prologue)  # fmt: skip
+        self.log = AppendLog(
+            filesystem,
+            directory,
+            spec=spec,
+            store_id=store_id,
+            number=number,
+            position=position,
+            prologue=self._prologue,
+        )
 
     def make_room(self, payload_bytes: int, versions: Iterable[SchemaVersion], frames: int) -> None:
         """Rotate if a group of that size does not fit into the current file."""

@@ -1,0 +1,19 @@
+"""How fast the store is, with the limit of the machine beside each figure.
+
+    python -m bench [NAME ...] [--quick] [--json FILE] [--markdown] [--dir DIR]
+
+| file | purpose |
+|---|---|
+| commit.py | `Store.commit` of 1 row to 1 MiB, 1 and 32 callers, against the bare disk |
+| commit_async.py | small commits, many in flight |
+| threads32.py | small commits, 32 threads that each wait for the answer |
+| seal.py | committed events to a published segment |
+| read.py | reading everything back, first time and again |
+| startup.py | opening a store with many segments, or with a long log after a kill |
+| memory.py | resident memory while a backlog is written and read |
+| workload.py | events, callers, and the bare disk to compare with |
+| figures.py | what a result is, and how results are shown |
+
+A figure and its limit are measured in turns (A B A B) in one run, and both are medians: what disturbs the machine
+disturbs both. Everything runs on a real disk; on a memory filesystem a sync costs nothing and no ratio means anything.
+"""

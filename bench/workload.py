@@ -1,0 +1,171 @@
+"""Events to store, callers that store them, and the bare disk to compare with."""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+MB, GB, MIB = 10**6, 10**9, 1 << 20
+ROOT = Path(__file__).resolve().parents[1]
+"""Where `python -m bench.…` works."""
+CHANNEL = "events"
+SIZES = {"1 row": 1, "1 KiB": 8, "64 KiB": 512, "1 MiB": 8192}
+"""Rows of 128 bytes that make a batch of this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where to measure, and how long."""
+
+    directory: Path
+    quick: bool
+
+    def scale(self, full: float, quick: float) -> float:
+        """How much of something to do."""
+        return quick if self.quick else full
+
+    def rounds(self, full: int) -> int:
+        """How often to take turns; odd, for a median that was measured."""
+        return 1 if self.quick else full
+
+
+def events(rows: int) -> pa.RecordBatch:
+    """A batch of events, 128 bytes each: two numbers, a time, a short text and a longer one."""
+    chance = random.Random(rows)
+    start_us = 1_700_000_000_000_000
+    return pa.record_batch(
+        {
+            "id": pa.array(range(rows), pa.int64()),
+            "at": pa.array(range(start_us, start_us + rows), pa.timestamp("us", "UTC")),
+            "value": pa.array([chance.random() for _ in range(rows)]),
+            "source": pa.array([f"sensor-{chance.randrange(10_000):07d}" for _ in range(rows)]),
+            "body": pa.array([chance.randbytes(41).hex() for _ in range(rows)]),
+        }
+    )
+
+
+# -- timing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Calls made in one go."""
+
+    calls: int
+    seconds: float
+    latencies_s: Sequence[float] = ()
+
+    @property
+    def rate(self) -> float:
+        """Calls per second."""
+        return self.calls / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When to stop: after so much time, or so many calls."""
+
+    seconds: float
+    calls: int = 1 << 62
+
+
+def one_caller(call: Callable[[], object], budget: Budget) -> Timing:
+    """Call after call."""
+    latencies: list[float] = []
+    started = now = time.perf_counter()
+    deadline = started + budget.seconds
+    while now < deadline and len(latencies) < budget.calls:
+        call()
+        latencies.append(-now + (now := time.perf_counter()))
+    return Timing(len(latencies), now - started, latencies)
+
+
+def many_callers(call: Callable[[], object], budget: Budget, *, callers: int) -> Timing:
+    """Threads that each make call after call, together as many as the budget says."""
+    share = Budget(budget.seconds, max(1, budget.calls // callers))
+    timings: list[Timing] = []
+    ready = threading.Barrier(callers + 1)
+
+    def work() -> None:
+        ready.wait()
+        timings.append(one_caller(call, share))
+
+    threads = [threading.Thread(target=work) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    started = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - started
+    return Timing(sum(t.calls for t in timings), seconds, [s for t in timings for s in t.latencies_s])
+
+
+def windowed(submit: Callable[[], Future[Any]], budget: Budget, *, window: int) -> Timing:
+    """One thread that has up to `window` calls in flight; ends when all are answered."""
+    waiting: deque[Future[Any]] = deque()
+    calls = 0
+    started = time.perf_counter()
+    deadline = started + budget.seconds
+    while calls < budget.calls and (calls % 16 or time.perf_counter() < deadline):
+        if len(waiting) == window:
+            waiting.popleft().result()
+        waiting.append(submit())
+        calls += 1
+    for future in waiting:
+        future.result()
+    return Timing(calls, time.perf_counter() - started)
+
+
+def in_turns(ways: Mapping[str, Callable[[], Timing]], *, rounds: int) -> dict[str, list[Timing]]:
+    """Each way once per round, so that all see the same machine."""
+    timings: dict[str, list[Timing]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            timings[name].append(way())
+    return timings
+
+
+def rate(timings: Sequence[Timing]) -> float:
+    """Calls per second, the median of the rounds."""
+    return statistics.median(timing.rate for timing in timings)
+
+
+def latencies(timings: Sequence[Timing]) -> dict[str, float | str]:
+    """What half, and 99 of 100, of the calls took at most."""
+    ordered = sorted(latency for timing in timings for latency in timing.latencies_s)
+    if not ordered:
+        return {}
+    return {"p50 ms": ordered[len(ordered) // 2] * 1e3, "p99 ms": ordered[len(ordered) * 99 // 100] * 1e3}
+
+
+# -- the bare disk --------------------------------------------------------------------------------------------------
+
+
+def bare_disk(path: Path, data: bytes, budget: Budget, *, file_bytes: int = 256 * MIB) -> Timing:
+    """`pwrite` and `fdatasync` of the same bytes again and again, one behind the other in a pre-allocated file."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, file_bytes)
+        os.fsync(fd)
+        offsets = iter(range(0, file_bytes, len(data)))
+
+        def write() -> None:
+            os.pwrite(fd, data, next(offsets))
+            os.fdatasync(fd)
+
+        return one_caller(write, Budget(budget.seconds, min(budget.calls, file_bytes // len(data))))
+    finally:
+        os.close(fd)
+        path.unlink()
