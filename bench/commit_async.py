@@ -24,7 +24,7 @@ def run(bench: Bench) -> list[Result]:
         submit = partial(store.commit_async, CHANNEL, batch)
         timings = in_turns(
             {
-                "disk": partial(bare_disk, bench.directory / "disk", data, budget),
+                "disk": partial(bare_disk, bench.directory, data, budget),
                 "store": partial(windowed, submit, budget, window=WINDOW),
             },
             rounds=bench.rounds(5),

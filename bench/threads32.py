@@ -24,7 +24,7 @@ def run(bench: Bench) -> list[Result]:
         call = partial(store.commit, CHANNEL, batch)
         timings = in_turns(
             {
-                "disk": partial(bare_disk, bench.directory / "disk", data, budget),
+                "disk": partial(bare_disk, bench.directory, data, budget),
                 "store": partial(many_callers, call, budget, callers=CALLERS),
             },
             rounds=bench.rounds(5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import tempfile
 import threading
 import time
 from collections import deque
@@ -19,7 +20,11 @@ import pyarrow as pa
 MB, GB, MIB = 10**6, 10**9, 1 << 20
 ROOT = Path(__file__).resolve().parents[1]
 """Where `python -m bench.…` works."""
+LOG_FILE_BYTES, SEGMENT_BYTES = 64 * MIB, 32 * MIB
+"""The defaults of `wal.rotation_size` and `segment.target_size`."""
 CHANNEL = "events"
+SETTLE_S = 0.05
+"""What a store does behind an answered call, such as deleting log files, is over after this long."""
 SIZES = {"1 row": 1, "1 KiB": 8, "64 KiB": 512, "1 MiB": 8192}
 """Rows of 128 bytes that make a batch of this size."""
 
@@ -80,6 +85,12 @@ class Budget:
     calls: int = 1 << 62
 
 
+def joined(timings: Sequence[Timing]) -> Timing:
+    """Several as one."""
+    return Timing(sum(timing.calls for timing in timings), sum(timing.seconds for timing in timings),
+                  [latency for timing in timings for latency in timing.latencies_s])  # fmt: skip
+
+
 def one_caller(call: Callable[[], object], budget: Budget) -> Timing:
     """Call after call."""
     latencies: list[float] = []
@@ -129,10 +140,12 @@ def windowed(submit: Callable[[], Future[Any]], budget: Budget, *, window: int) 
 
 
 def in_turns(ways: Mapping[str, Callable[[], Timing]], *, rounds: int) -> dict[str, list[Timing]]:
-    """Each way once per round, so that all see the same machine."""
+    """Each way once per round, so that all see the same machine; none pays for what the one before left to write."""
     timings: dict[str, list[Timing]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
+            time.sleep(SETTLE_S)
+            os.sync()
             timings[name].append(way())
     return timings
 
@@ -153,19 +166,52 @@ def latencies(timings: Sequence[Timing]) -> dict[str, float | str]:
 # -- the bare disk --------------------------------------------------------------------------------------------------
 
 
-def bare_disk(path: Path, data: bytes, budget: Budget, *, file_bytes: int = 256 * MIB) -> Timing:
-    """`pwrite` and `fdatasync` of the same bytes again and again, one behind the other in a pre-allocated file."""
+def bare_disk(directory: Path, data: bytes, budget: Budget) -> Timing:
+    """`pwrite` and `fdatasync` of the same bytes again and again, one behind the other in pre-allocated files.
+
+    The files are as large as those of the log and are deleted when full, as those are: a disk that is slower where it
+    was never written is equally slow for both. Making them takes no part in the time.
+    """
+    parts: list[Timing] = []
+    left = budget
+    while left.seconds > 0 and left.calls > 0:
+        parts.append(_fill_file(directory / "bare-disk", data, left))
+        left = Budget(left.seconds - parts[-1].seconds, left.calls - parts[-1].calls)
+    return joined(parts)
+
+
+def _fill_file(path: Path, data: bytes, budget: Budget) -> Timing:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        os.posix_fallocate(fd, 0, file_bytes)
+        os.posix_fallocate(fd, 0, LOG_FILE_BYTES)
         os.fsync(fd)
-        offsets = iter(range(0, file_bytes, len(data)))
+        offsets = iter(range(0, LOG_FILE_BYTES, len(data)))
 
         def write() -> None:
             os.pwrite(fd, data, next(offsets))
             os.fdatasync(fd)
 
-        return one_caller(write, Budget(budget.seconds, min(budget.calls, file_bytes // len(data))))
+        return one_caller(write, Budget(budget.seconds, min(budget.calls, LOG_FILE_BYTES // len(data))))
     finally:
         os.close(fd)
         path.unlink()
+
+
+def bare_disk_twice(directory: Path, data: bytes, budget: Budget) -> Timing:
+    """The same, while another thread writes the same bytes into files that stay: all the writing a store must do."""
+    segments = threading.Thread(target=_keep_files, args=(directory, data, budget.calls))
+    started = time.perf_counter()
+    segments.start()
+    timing = bare_disk(directory, data, budget)
+    segments.join()
+    return Timing(timing.calls, time.perf_counter() - started)
+
+
+def _keep_files(directory: Path, data: bytes, calls: int) -> None:
+    per_file = max(1, SEGMENT_BYTES // len(data))
+    for start in range(0, calls, per_file):
+        fd, _ = tempfile.mkstemp(prefix="kept-", dir=directory)
+        for number in range(min(per_file, calls - start)):
+            os.pwrite(fd, data, number * len(data))
+        os.fsync(fd)
+        os.close(fd)

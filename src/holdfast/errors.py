@@ -3,12 +3,14 @@
     HoldfastError
     ├── RetryLater             nothing is wrong with the call; the same call may work later
     │   ├── Backpressure       a configured bound is reached; waits first, then says used and cap
+    │   ├── ChannelFull        a channel that refuses new events is at its limit
     │   ├── DiskFull           the filesystem has no room; nothing was written
     │   └── Locked             another process owns this directory; names its pid
     ├── BadRequest             the call is wrong; nothing was changed
     │   ├── InvalidName        a channel or subscriber name outside the allowed alphabet
     │   ├── InvalidConfig      an unknown key, a bad value, or two settings that contradict
     │   ├── InvalidBatch       a batch that may not be stored: bad bytes, types or size
+    │   ├── LimitReached       no more channels, or no more subscribers of a channel, are allowed
     │   ├── SchemaMismatch     a column that does not fit its channel
     │   └── UnknownChannel     reading from a channel that does not exist
     ├── DamagedData            bytes on disk are not what was written
@@ -36,15 +38,27 @@ class RetryLater(HoldfastError):
 class Backpressure(RetryLater):
     """A configured bound is reached and did not fall while the caller waited."""
 
-    def __init__(self, *, bound: str, used_bytes: int, cap_bytes: int, waited_s: float) -> None:
+    def __init__(self, *, bound: str, used_bytes: int, cap_bytes: int, waited_s: float, slowest: str = "") -> None:
+        blame = f"; subscriber {slowest!r} keeps the most" if slowest else ""
         super().__init__(
-            f"{bound} is full: {used_bytes} of {cap_bytes} bytes used after waiting {waited_s:.1f} s; "
+            f"{bound} is full: {used_bytes} of {cap_bytes} bytes used after waiting {waited_s:.1f} s{blame}; "
             "the call was not accepted and can be repeated"
         )
+        self.slowest = slowest
         self.bound = bound
         self.used_bytes = used_bytes
         self.cap_bytes = cap_bytes
         self.waited_s = waited_s
+
+
+class ChannelFull(RetryLater):
+    """A channel with `discard: new` is at a limit; the frame was refused as a whole."""
+
+    def __init__(self, *, channel: str, limit: str, allowed: int) -> None:
+        super().__init__(f"channel {channel!r} is at {limit}={allowed} and discards new events; the frame was refused")
+        self.channel = channel
+        self.limit = limit
+        self.allowed = allowed
 
 
 class DiskFull(RetryLater):
@@ -96,6 +110,16 @@ class InvalidBatch(BadRequest):
         super().__init__(f"batch for channel {channel!r} refused: {reason}")
         self.channel = channel
         self.reason = reason
+
+
+class LimitReached(BadRequest):
+    """A configured number of things exists already."""
+
+    def __init__(self, *, what: str, limit: str, allowed: int) -> None:
+        super().__init__(f"{what}: {limit} is {allowed}; raise it or remove something first")
+        self.what = what
+        self.limit = limit
+        self.allowed = allowed
 
 
 class SchemaMismatch(BadRequest):

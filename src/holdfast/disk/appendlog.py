@@ -60,6 +60,8 @@ class LogSpec:
 
     name: str
     rotation_bytes: int
+    allocation_bytes: int = 0
+    """What a new file reserves at once; 0 for all of `rotation_bytes`."""
     weak: bool = False
     """Answers are given before the sync: after an unclean stop numbers must be skipped, not reused."""
 
@@ -298,6 +300,21 @@ def mend(filesystem: Filesystem, found: LogFile, *, file_id: int) -> Mended | No
     return Mended(found.path, found.end_offset, cut, found.flaw.reason if found.flaw else "stopped without closing")
 
 
+def recover_log(
+    filesystem: Filesystem, directory: Path, *, spec: LogSpec, store_id: bytes, from_position: int | None
+) -> Iterator[tuple[LogFile, Mended | None]]:
+    """`read_log` for a process that goes on writing: unfinished files are removed, an unclean last file is mended."""
+    for entry in filesystem.listdir(directory):
+        if entry.name.endswith(".tmp"):
+            filesystem.unlink(directory / entry.name)
+    newest = max(log_numbers(filesystem, directory, spec.name), default=0)
+    for found in read_log(filesystem, directory, spec=spec, store_id=store_id, from_position=from_position):
+        mended = None
+        if found.header.number == newest:
+            mended = mend(filesystem, found, file_id=int.from_bytes(os.urandom(8), "little") | 1)
+        yield (found if mended is None else read_log_file(filesystem, found.path, last=True)), mended
+
+
 def _discard(filesystem: Filesystem, path: Path) -> None:
     if filesystem.exists(path):
         filesystem.unlink(path)
@@ -458,15 +475,16 @@ class AppendLog:
 
     def close(self) -> None:
         """Sync, say that the log ended in order, and let go."""
-        if self._failure is None:
-            self.append([NewRecord.of(KIND_CLOSE, b"")])
-            self.sync()
-            try:
+        try:
+            if self._failure is None:
+                self.append([NewRecord.of(KIND_CLOSE, b"")])
+                self.sync()
                 self._file.truncate(self._end - self._header.start_position)
                 self._file.sync()
-            except OSError as error:
-                raise self._fail(error, "close failed") from error
-        self._file.close()
+        except OSError as error:
+            raise self._fail(error, "close failed") from error
+        finally:
+            self._file.close()
 
     def _create(self, number: int, position: int) -> tuple[File, FileHeader]:
         file_id = int.from_bytes(self._entropy(8), "little") | 1
@@ -478,7 +496,7 @@ class AppendLog:
         except OSError as error:
             raise self._creation_failed(error, temporary) from error
         try:
-            file.allocate(self._spec.rotation_bytes)
+            file.allocate(self._spec.allocation_bytes or self._spec.rotation_bytes)
             file.pwritev([header.encode()], 0)
             file.sync()
         except OSError as error:

@@ -17,12 +17,13 @@ The rule (`classify`). Scanning stops at the first place X that holds no valid r
 
 1. only zeros follow X: the end of the log;
 2. a valid record follows with `synced` > X: X was accepted, so it is damage;
-3. valid records follow, none with `synced` > X: they were written together with X and never accepted: a torn tail;
-4. no valid record follows: the bytes from X to the last non-zero one were written completely (they end with the end
-mark
-   and no whole 512-byte sector of them is zero): damage; otherwise a torn tail.
+3. valid records follow, none with `synced` > X: they were written together with X. If a 512-byte sector between X and
+   the first of them is zero, that sector was never written, so nobody was answered: a torn tail; otherwise damage;
+4. no valid record follows: if the bytes from X to the last non-zero one were written completely (they end with the end
+   mark, or with one damaged byte in it, and no sector of them is zero): damage; otherwise a torn tail.
 
-Rule 4 cannot tell a tear from a flipped bit in the very last record if that record itself holds a zero sector.
+A file is zero before it is written, so a write that did not arrive is a zero sector, or, at the end, any cut. Rules 3
+and 4 cannot tell that from damage to the last group of a log if the damaged record itself holds a zero sector.
 """
 
 from __future__ import annotations
@@ -127,9 +128,18 @@ def classify(buffer: pa.Buffer, *, file_id: int, start_position: int, offset: in
     later = list(_records_after(buffer, offset, file_id=file_id, start_position=start_position))
     if later:
         accepted = max(record.synced for record in later) > start_position + offset
-        return Flaw(offset, f"{reason}; intact records follow", torn=not accepted)
-    complete = bytes(view[end - len(END_MARK) : end]) == END_MARK and not _has_zero_sector(view, offset, end)
+        torn = not accepted and _has_zero_sector(view, offset, later[0].position - start_position)
+        return Flaw(offset, f"{reason}; intact records follow", torn=torn)
+    complete = _ends_with_mark(view, end) and not _has_zero_sector(view, offset, end)
     return Flaw(offset, reason, torn=not complete)
+
+
+def _ends_with_mark(view: memoryview, end: int) -> bool:
+    """Whether the last bytes are an end mark, whole or with one damaged byte; not if it is cut short."""
+    at = (end + ALIGN_BYTES - 1) // ALIGN_BYTES * ALIGN_BYTES - len(END_MARK)
+    found = bytes(view[at : at + len(END_MARK)]).ljust(len(END_MARK), b"\0")
+    matching = sum(map(int.__eq__, found, END_MARK))
+    return matching >= len(END_MARK) - 1 and found != END_MARK[:-1] + b"\0"
 
 
 def _end_of_data(view: memoryview, offset: int) -> int:

@@ -37,6 +37,19 @@ class IntervalSet:
         self._firsts[low:high] = [first]
         self._lasts[low:high] = [last]
 
+    def discard(self, first: int, last: int) -> None:
+        """Take every integer of `first..last` out of the set."""
+        if last < first:
+            raise ValueError(f"range {first}..{last} is upside down")
+        low = bisect_left(self._lasts, first)
+        high = bisect_right(self._firsts, last)
+        if low >= high:
+            return
+        kept = [(self._firsts[low], first - 1), (last + 1, self._lasts[high - 1])]
+        kept = [(start, end) for start, end in kept if start <= end]
+        self._firsts[low:high] = [start for start, _ in kept]
+        self._lasts[low:high] = [end for _, end in kept]
+
     def __contains__(self, value: int) -> bool:
         index = bisect_left(self._lasts, value)
         return index < len(self._lasts) and self._firsts[index] <= value
@@ -70,6 +83,35 @@ class IntervalSet:
         if index < len(self._lasts) and self._firsts[index] <= start:
             return self._lasts[index]
         return start - 1
+
+    def overlap(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of `first..last` that are in the set, ascending."""
+        low, high = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
+        return [(max(first, self._firsts[n]), min(last, self._lasts[n])) for n in range(low, high)]
+
+    def covers(self, first: int, last: int) -> bool:
+        """Whether every integer of `first..last` is in the set."""
+        return first > last or self.end_of_run(first) >= last
+
+    def lowest_missing(self, first: int, last: int) -> tuple[int, int] | None:
+        """The lowest range of `first..last` that is not in the set."""
+        return next(self.missing(first, last), None)
+
+    def highest_missing(self, first: int, last: int) -> tuple[int, int] | None:
+        """The highest range of `first..last` that is not in the set."""
+        index = bisect_right(self._firsts, last) - 1
+        while index >= 0 and self._lasts[index] >= last and last >= first:
+            last = self._firsts[index] - 1
+            index -= 1
+        if last < first:
+            return None
+        below = self._lasts[index] + 1 if index >= 0 else first
+        return max(first, below), last
+
+    def count(self, first: int, last: int) -> int:
+        """How many integers of `first..last` are in the set."""
+        missing = sum(high - low + 1 for low, high in self.missing(first, last))
+        return max(0, last - first + 1) - missing
 
     def missing(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """The ranges of `first..last` that are not in the set, ascending."""

@@ -10,6 +10,9 @@ import re
 
 from holdfast.errors import InvalidName
 
+DEAD_SUFFIX = ".dead"
+"""Rejected events of channel `x` are kept in channel `x.dead`."""
+SUBSCRIBER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _ALLOWED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _DEVICES = {"con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10))}
 

@@ -17,13 +17,18 @@
 | dedup.py | repeats of frames |
 | event_ids.py | repeats of single events |
 | reading.py | reading across segments and the tail |
+| ground.py | what the parts of one open store share |
+| grouping.py | one thread that handles what has queued up as a group |
+| limits.py | which limits hold for which channel |
+| subscribers/ | who reads what, how far; the acknowledgement log |
+| retention/ | what goes, when, and how every loss is told |
 | recovery.py | opening after any kind of end |
-| inspect.py | what is in a file, for people |
+| inspect/ | what is in a file, for people |
 | verify.py | is every byte what was written; never changes anything |
 
 On disk:
 
-    <store>/lock  catalog.db  wal/wal-<number>.log  channels/<name>/seg-<segment_seq>.arrow
+    <store>/lock  catalog.db  wal/wal-<number>.log  ack/ack-<number>.log  channels/<name>/seg-<segment_seq>.arrow
 """
 
 from holdfast.store.store import Store, StoreStatistics

@@ -11,6 +11,11 @@ logs, except what was already deleted from both: floors and remembered slots sta
 | slots | per producer slot the ranges of frame numbers that were accepted |
 | segment_slots | which segment holds which frame numbers of a slot |
 | event_ids | id digest to seq, for channels whose events carry ids |
+| subscribers | who is registered, and for which channels |
+| floors | channels whose first events were discarded by a limit: the first that is left |
+| doomed | files of evicted segments that may still be there |
+| losses | events, bytes and segments that went unconfirmed, per channel, subscriber and reason, over all time |
+| progress | per subscriber and channel: the start and the confirmed ranges, as of the last checkpoint |
 
 Promise: what `publish` was given is there as a whole after it returned, or not at all; each row of meta, channels,
 segments and slots carries a CRC32C of its values, so that a damaged page is found and not believed (G9).
@@ -31,6 +36,7 @@ from holdfast.disk.filesystem import Database, Filesystem, SqlRow, SqlValue, Tra
 from holdfast.errors import CorruptData, UnsupportedFormat
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.segments.metadata import SegmentMeta
+from holdfast.store.subscribers.notes import ProgressNote, Snapshot, SubscriberNote
 
 CATALOG_NAME = "catalog.db"
 VERSION = 1
@@ -53,6 +59,14 @@ CREATE TABLE IF NOT EXISTS segment_slots (slot_id BLOB NOT NULL, first_fsn INTEG
   segment_seq INTEGER NOT NULL, PRIMARY KEY (slot_id, first_fsn, segment_seq)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS event_ids (channel_id INTEGER NOT NULL, digest BLOB NOT NULL, seq INTEGER NOT NULL,
   PRIMARY KEY (channel_id, digest)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS subscribers (subscriber_id INTEGER PRIMARY KEY, note BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS progress (subscriber_id INTEGER NOT NULL, channel_id INTEGER NOT NULL, note BLOB NOT NULL,
+  crc INTEGER NOT NULL, PRIMARY KEY (subscriber_id, channel_id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS floors (channel_id INTEGER PRIMARY KEY, first_seq INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS doomed (segment_seq INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS losses (channel TEXT NOT NULL, subscriber TEXT NOT NULL, reason TEXT NOT NULL,
+  segments INTEGER NOT NULL, events INTEGER NOT NULL, bytes INTEGER NOT NULL,
+  PRIMARY KEY (channel, subscriber, reason)) WITHOUT ROWID;
 """
 
 
@@ -92,6 +106,18 @@ class Publication:
     event_ids: list[tuple[bytes, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Events that went although somebody was still owed them. The empty subscriber counts each event once."""
+
+    channel: str
+    subscriber: str
+    reason: str
+    segments: int
+    events: int
+    bytes: int
+
+
 def segment_file_name(segment_seq: int) -> str:
     """`seg-<segment_seq>.arrow`."""
     return f"seg-{segment_seq}.arrow"
@@ -123,12 +149,6 @@ class Catalog:
         """Change values of the meta table together."""
         with self._translated(), self._database.transaction() as change:
             _put_meta(change, values)
-
-    @property
-    def wal_cursor(self) -> int | None:
-        """The log position below which nothing is needed any more; None while there is no log yet."""
-        value = self.meta("wal_cursor")
-        return None if value is None else int(value)
 
     def next_segment_seq(self) -> int:
         """A number no segment ever had; its block is reserved on disk first."""
@@ -191,7 +211,8 @@ class Catalog:
         rows = self._database.query(
             f"SELECT min(first_seq) FROM segments WHERE channel_id = ? AND {column} >= ?", (channel_id, value)
         )
-        return rows[0][0]
+        found: int | None = rows[0][0]
+        return found
 
     def all_segments(self) -> Iterator[PublishedSegment]:
         """Every segment, by number."""
@@ -199,7 +220,7 @@ class Catalog:
 
     def segment_sizes(self) -> Iterator[tuple[int, int, int]]:
         """(channel id, segment number, size in bytes) of every segment: what recovery compares with the disk."""
-        return iter(self._database.query("SELECT channel_id, segment_seq, size_bytes FROM segments"))  # type: ignore[arg-type]
+        return iter(self._database.query("SELECT channel_id, segment_seq, size_bytes FROM segments"))
 
     def last_seqs(self) -> dict[int, int]:
         """Per channel the last seq in a segment."""
@@ -245,6 +266,141 @@ class Catalog:
                 )
             )
         return found
+
+    def segment(self, segment_seq: int) -> PublishedSegment | None:
+        """A segment by its number."""
+        rows = self._query(f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq = ?", (segment_seq,))
+        return _segment(rows[0]) if rows else None
+
+    def segment_spans(self, channel_id: int) -> list[tuple[int, int]]:
+        """(first seq, last seq) of every segment of a channel, ascending."""
+        return self._database.query(
+            "SELECT first_seq, last_seq FROM segments WHERE channel_id = ? ORDER BY first_seq", (channel_id,)
+        )
+
+    def first_seq(self, channel_id: int) -> int | None:
+        """The lowest seq of a channel that is in a segment."""
+        found: int | None = self._database.query(
+            "SELECT min(first_seq) FROM segments WHERE channel_id = ?", (channel_id,)
+        )[0][0]
+        return found
+
+    def backlog(self, channel_id: int, *, after_seq: int) -> tuple[int, int | None]:
+        """(bytes, time of the oldest) of the segments of a channel that hold events after a seq."""
+        row = self._database.query(
+            "SELECT coalesce(sum(size_bytes), 0), min(last_ingested_at_ns) FROM segments "
+            "WHERE channel_id = ? AND last_seq > ?",
+            (channel_id, after_seq),
+        )[0]
+        return int(row[0]), row[1]
+
+    def segment_within(self, channel_id: int, span: tuple[int, int], *, newest_first: bool) -> PublishedSegment | None:
+        """The first, or the last, segment of a channel that holds any of the span."""
+        order = "DESC" if newest_first else "ASC"
+        rows = self._query(
+            f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE channel_id = ? AND last_seq >= ? AND first_seq <= ? "
+            f"ORDER BY first_seq {order} LIMIT 1",
+            (channel_id, *span),
+        )
+        return _segment(rows[0]) if rows else None
+
+    # -- eviction ---------------------------------------------------------------------------------------------------
+
+    def segments_older_than(self, channel_id: int, time_ns: int, *, by_event_time: bool) -> list[PublishedSegment]:
+        """Segments of a channel whose last event is older, by ingestion or by event time, oldest first."""
+        found = self._query(
+            f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE channel_id = ? AND (? OR last_ingested_at_ns < ?) "
+            "ORDER BY first_seq",
+            (channel_id, int(by_event_time), time_ns),
+        )
+        segments = [_segment(row) for row in found]
+        if not by_event_time:
+            return segments
+        return [item for item in segments if (item.meta.last_event_time_ns or item.meta.last_ingested_at_ns) < time_ns]
+
+    def evict(self, segments: Sequence[PublishedSegment], losses: Sequence[Loss]) -> None:
+        """Forget segments; their files are noted as doomed until they are gone."""
+        numbers = [(segment.meta.segment_seq,) for segment in segments]
+        spans = [(segment.channel_id, segment.meta.first_seq, segment.meta.last_seq) for segment in segments]
+        doomed = [(segment.meta.segment_seq, segment.channel_id) for segment in segments]
+        with self._translated(), self._database.transaction() as change:
+            change.executemany("DELETE FROM segments WHERE segment_seq = ?", numbers)
+            change.executemany("DELETE FROM segment_slots WHERE segment_seq = ?", numbers)
+            change.executemany("DELETE FROM event_ids WHERE channel_id = ? AND seq BETWEEN ? AND ?", spans)
+            change.executemany("INSERT OR REPLACE INTO doomed VALUES (?, ?)", doomed)
+            _add_losses(change, losses)
+
+    def doomed(self) -> set[int]:
+        """Numbers of evicted segments whose files may still be there."""
+        return {row[0] for row in self._database.query("SELECT segment_seq FROM doomed")}
+
+    def forget_doomed(self, numbers: Iterable[int]) -> None:
+        """Those files are gone."""
+        with self._translated(), self._database.transaction() as change:
+            change.executemany("DELETE FROM doomed WHERE segment_seq = ?", [(number,) for number in numbers])
+
+    def add_losses(self, losses: Sequence[Loss]) -> None:
+        """Count losses that go without a whole segment."""
+        with self._translated(), self._database.transaction() as change:
+            _add_losses(change, losses)
+
+    def losses(self) -> list[Loss]:
+        """All losses since the store was created."""
+        return [Loss(*row) for row in self._database.query("SELECT * FROM losses ORDER BY channel, subscriber, reason")]
+
+    def set_floor(self, channel_id: int, first_seq: int) -> None:
+        """Events of a channel below `first_seq` are gone for ever."""
+        with self._translated(), self._database.transaction() as change:
+            _put(change, "floors", (channel_id, first_seq))
+
+    def floors(self) -> dict[int, int]:
+        """Per channel the first event that is left, where a limit discarded some."""
+        return {row[0]: row[1] for row in self._query("SELECT channel_id, first_seq, crc FROM floors")}
+
+    def stored(self) -> dict[int, tuple[int, int, int]]:
+        """Per channel: bytes, events, and time of the last event, in segments."""
+        rows = self._database.query(
+            "SELECT channel_id, sum(size_bytes), sum(last_seq - first_seq + 1), max(last_ingested_at_ns) "
+            "FROM segments GROUP BY channel_id"
+        )
+        return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+    # -- subscribers ------------------------------------------------------------------------------------------------
+
+    def subscribers(self) -> Snapshot:
+        """All subscribers as of the last checkpoint."""
+        notes = self._query("SELECT subscriber_id, note, crc FROM subscribers ORDER BY subscriber_id")
+        progress = self._query("SELECT subscriber_id, channel_id, note, crc FROM progress")
+        return Snapshot(
+            int(self.meta("next_subscriber_id") or 1),
+            tuple(msgspec.msgpack.decode(row[1], type=SubscriberNote) for row in notes),
+            tuple(msgspec.msgpack.decode(row[2], type=ProgressNote) for row in progress),
+        )
+
+    def put_subscriber(self, note: SubscriberNote, progress: Iterable[ProgressNote]) -> None:
+        """Register or change a subscriber, and where it starts."""
+        with self._translated(), self._database.transaction() as change:
+            _put(change, "subscribers", (note.subscriber_id, msgspec.msgpack.encode(note)))
+            _put_progress(change, progress)
+            following = max(int(self.meta("next_subscriber_id") or 1), note.subscriber_id + 1)
+            _put_meta(change, {"next_subscriber_id": following})
+
+    def remove_subscriber(self, subscriber_id: int) -> None:
+        """Forget a subscriber and how far it was."""
+        with self._translated(), self._database.transaction() as change:
+            change.execute("DELETE FROM subscribers WHERE subscriber_id = ?", (subscriber_id,))
+            change.execute("DELETE FROM progress WHERE subscriber_id = ?", (subscriber_id,))
+
+    def checkpoint(self, progress: Iterable[ProgressNote], *, ack_cursor: int) -> None:
+        """Keep how far subscribers are, and from where on the acknowledgement log is still needed."""
+        with self._translated(), self._database.transaction() as change:
+            _put_progress(change, progress)
+            _put_meta(change, {"ack_cursor": ack_cursor})
+
+    def cursor(self, log: Literal["wal", "ack"]) -> int | None:
+        """The position from which on a log is still needed; None while there is no such log yet."""
+        value = self.meta(f"{log}_cursor")
+        return None if value is None else int(value)
 
     def totals(self) -> tuple[int, int, int]:
         """(segments, events, bytes) published."""
@@ -317,6 +473,19 @@ def _row_crc(row: Iterable[SqlValue]) -> int:
 def _put(change: Transaction, table: str, row: Sequence[SqlValue]) -> None:
     marks = ",".join("?" * (len(row) + 1))
     change.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*row, _row_crc(row)))
+
+
+def _add_losses(change: Transaction, losses: Iterable[Loss]) -> None:
+    change.executemany(
+        "INSERT INTO losses VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (channel, subscriber, reason) DO UPDATE SET "
+        "segments = segments + excluded.segments, events = events + excluded.events, bytes = bytes + excluded.bytes",
+        [(loss.channel, loss.subscriber, loss.reason, loss.segments, loss.events, loss.bytes) for loss in losses],
+    )
+
+
+def _put_progress(change: Transaction, notes: Iterable[ProgressNote]) -> None:
+    for note in notes:
+        _put(change, "progress", (note.subscriber_id, note.channel_id, msgspec.msgpack.encode(note)))
 
 
 def _put_meta(change: Transaction, values: dict[str, bytes | int]) -> None:

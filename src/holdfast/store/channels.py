@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidName, UnknownChannel
+from holdfast.errors import InvalidName, LimitReached, UnknownChannel
 from holdfast.model.evolution import channel_schema, conform, merge_schemas, require_same
 from holdfast.model.names import check_channel_name
 from holdfast.model.positions import ChannelId
 from holdfast.model.schema import CheckedSchema, SchemaMode
+from holdfast.store.limits import ChannelLimits, LimitsTree
 from holdfast.store.wal.log import SchemaVersion
 
 if TYPE_CHECKING:
@@ -31,27 +32,51 @@ back."""
 class Channel:
     """What a store knows of one channel between segments. Fields are owned as noted."""
 
-    def __init__(self, channel_id: ChannelId, name: str) -> None:
+    def __init__(self, channel_id: ChannelId, name: str, limits: ChannelLimits) -> None:
         self.id = channel_id
         self.name = name
+        self.limits = limits
+        self.first_seq = 1  # keeper: events below are gone, whatever files still hold them
+        self.active_at_ns = 0  # committer: when the last event came in
+        self.segment_bytes = self.segment_events = 0  # tail lock: what the published segments hold
+        self.warned = False  # keeper: said once that old events go
+        self.aged_while_holding = False  # keeper
+        self.retired = False  # table lock
         self.next_seq = 1  # committer
         self.published_seq = 0  # tail lock: the last seq in a published segment
         self.units: list[Unit] = []  # tail lock: what is not yet published, oldest first
         self.unpublished_ids: dict[bytes, int] = {}  # committer: event id digest -> seq, for channels that use ids
         self.version: SchemaVersion | None = None  # table lock to change
         self.checked: CheckedSchema | None = None  # any caller: the last schema that passed the door
+
+    def stored_bytes(self) -> int:
+        """Bytes in segments and in memory."""
+        return self.segment_bytes + sum(unit.bytes for unit in self.units)
+
+    def stored_events(self) -> int:
+        """Events in segments and in memory."""
+        return self.segment_events + self.next_seq - 1 - self.published_seq
+
+    @property
+    def visible_seq(self) -> int:
+        """The first event a reader may see: older ones are over the channel's limit, deleted or not yet."""
+        kept = self.limits.max_msgs if self.limits.discard == "old" else 0
+        return max(self.first_seq, self.next_seq - kept) if kept and self.stored_events() > kept else self.first_seq
         self.versions: dict[pa.Schema, SchemaVersion] = {}  # table lock; mode `any` only
 
 
 class ChannelTable:
     """All channels. Thread-safe."""
 
-    def __init__(self, mode: SchemaMode) -> None:
-        self._mode = mode
+    def __init__(self, limits: LimitsTree, *, channels_max: int) -> None:
+        """`channels_max` 0 is no limit."""
+        self._limits = limits
+        self._channels_max = channels_max
         self._lock = threading.Lock()
         self._by_name: dict[str, Channel] = {}
         self._by_id: dict[int, Channel] = {}
         self._folded: dict[str, str] = {}
+        self._retired: dict[str, Channel] = {}
         self._version_ids = count(1)
         self.next_id = 1
 
@@ -72,6 +97,10 @@ class ChannelTable:
             raise UnknownChannel(channel=name)
         return channel
 
+    def get_by_id(self, channel_id: int) -> Channel | None:
+        """The channel with that number, if there is one."""
+        return self._by_id.get(channel_id)
+
     def by_id(self, channel_id: int) -> Channel:
         """The channel with that number."""
         return self._by_id[channel_id]
@@ -84,7 +113,24 @@ class ChannelTable:
         check_channel_name(name)
         with self._lock:
             channel = self._by_name.get(name)
-            return channel if channel is not None else self._insert(name, ChannelId(self.next_id))
+            if channel is not None:
+                return channel
+            if self._channels_max and len(self._by_name) >= self._channels_max:
+                raise LimitReached(what=f"channel {name!r}", limit="max_channels", allowed=self._channels_max)
+            return self._insert(name, ChannelId(self.next_id))
+
+    def retire(self, channel: Channel) -> None:
+        """Stop counting and showing a channel; it comes back with its numbers when somebody writes to it."""
+        with self._lock:
+            channel.retired = True
+            self._retired[channel.name] = channel
+            self._by_name.pop(channel.name, None)
+
+    def revive(self, channel: Channel) -> None:
+        """A channel that was retired is written to again."""
+        with self._lock:
+            if channel.retired:
+                self._insert(channel.name, channel.id)
 
     def restore(self, name: str, channel_id: int) -> Channel:
         """The channel as a log or the catalog names it."""
@@ -98,9 +144,14 @@ class ChannelTable:
 
     def _insert(self, name: str, channel_id: ChannelId) -> Channel:
         twin = self._folded.get(name.lower())
-        if twin is not None:
+        if twin is not None and twin != name:
             raise InvalidName(what="channel", name=name, reason=f"it differs only by case from channel {twin!r}")
-        channel = Channel(channel_id, name)
+        retired = self._retired.pop(name, None)
+        if retired is not None:
+            retired.retired = False
+            self._by_name[name] = retired
+            return retired
+        channel = Channel(channel_id, name, self._limits.resolve(name))
         self._by_name[name] = self._by_id[channel_id] = channel
         self._folded[name.lower()] = name
         self.next_id = max(self.next_id, channel_id + 1)
@@ -120,7 +171,7 @@ class ChannelTable:
         """A schema found in the catalog or the log; returns the version that holds it."""
         with self._lock:
             current = channel.version
-            if current is None or self._mode is not SchemaMode.EVOLVE:
+            if current is None or channel.limits.schema_mode is not SchemaMode.EVOLVE:
                 return self._set(channel, schema)
             merged = merge_schemas(channel.name, current.schema, schema)
             return current if merged is current.schema else self._set(channel, merged)
@@ -134,10 +185,10 @@ class ChannelTable:
         current = channel.version
         if current is None:
             return self._set(channel, channel_schema(schema))
-        if self._mode is SchemaMode.STRICT:
+        if channel.limits.schema_mode is SchemaMode.STRICT:
             require_same(channel.name, current.schema, schema)
             return current
-        if self._mode is SchemaMode.ANY:
+        if channel.limits.schema_mode is SchemaMode.ANY:
             plain = channel_schema(schema)
             known = channel.versions.get(plain)
             return known if known is not None else self._set(channel, plain)
@@ -147,7 +198,7 @@ class ChannelTable:
     def _set(self, channel: Channel, schema: pa.Schema) -> SchemaVersion:
         version = self._version(channel, schema)
         channel.version = version
-        if self._mode is SchemaMode.ANY:
+        if channel.limits.schema_mode is SchemaMode.ANY:
             if len(channel.versions) >= ANY_VERSIONS_MAX:
                 channel.versions.pop(next(iter(channel.versions)))
             channel.versions[version.schema] = version

@@ -19,31 +19,26 @@ channel is synced at once, so that a name never gets a second number.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from holdfast.clock import NS_PER_S, Clock
-from holdfast.config import StoreConfig
+from holdfast.clock import NS_PER_S
 from holdfast.disk.appendlog import NewRecord
 from holdfast.disk.checksum import crc32c
-from holdfast.errors import Closed, DiskFull, HoldfastError, StoreFailed
+from holdfast.errors import ChannelFull, Closed, DiskFull, HoldfastError, StoreFailed
 from holdfast.model.frame import Durability, EventIds, FrameReceipt, Identity, Receipt
 from holdfast.model.positions import CommittedId, Seq
-from holdfast.store.catalog import Catalog
 from holdfast.store.channels import Channel
-from holdfast.store.dedup import Dedup
-from holdfast.store.tail import Chunk, Tail, make_run
+from holdfast.store.dedup import Dedup, as_duplicate
+from holdfast.store.ground import Ground
+from holdfast.store.grouping import GroupWorker
+from holdfast.store.tail import Chunk, make_run
 from holdfast.store.wal.codec import EntryOptions, EntryPlace, Payload, encode_batch, encode_frame
 from holdfast.store.wal.log import SchemaVersion, Wal
 
-GROUP_BYTES_MAX = 8 << 20
-"""A group beyond this gains nothing from one more frame and only delays its answers."""
-GROUP_FRAMES_MAX = 4096
 UNSYNCED_EVENTS_MAX = 1_000_000
 """With a weak flush policy, never more events than this wait for a sync; recovery skips as many numbers."""
 IDLE_SYNC_NS = NS_PER_S
@@ -89,94 +84,53 @@ class _Group:
 
     chunks: list[tuple[Channel, Chunk]] = field(default_factory=list)
     answers: list[tuple[Pending, FrameReceipt]] = field(default_factory=list)
+    refusals: list[tuple[Pending, ChannelFull]] = field(default_factory=list)
     fresh: dict[Identity, FrameReceipt] = field(default_factory=dict)
     next_seqs: dict[Channel, int] = field(default_factory=dict)
     new_ids: list[tuple[Channel, bytes]] = field(default_factory=list)
     creates_channel: bool = False
 
 
-class Committer:
+class Committer(GroupWorker[Pending]):
     """Owns the log and the next numbers."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        clock: Clock,
-        *,
-        wal: Wal,
-        tail: Tail,
-        dedup: Dedup,
-        catalog: Catalog,
-        next_committed_id: int,
-    ) -> None:
-        self._config = config
-        self._clock = clock
+    def __init__(self, ground: Ground, wal: Wal, *, dedup: Dedup, next_committed_id: int) -> None:
+        super().__init__("store")
+        self._config = ground.config
+        self._clock = ground.clock
+        self._tail = ground.tail
+        self._catalog = ground.catalog
+        self._channels = ground.channels
         self._wal = wal
-        self._tail = tail
         self._dedup = dedup
-        self._catalog = catalog
-        self._durability = Durability.SYNCED if config.wal_flush == "commit" else Durability.WRITTEN
-        self._queue: deque[Pending] = deque()
-        self._turn = threading.Condition()
-        self._closed = False
+        self._durability = Durability.SYNCED if self._config.wal_flush == "commit" else Durability.WRITTEN
         self._unsynced_events = 0
         self._sync_due_ns: int | None = None
         self.next_committed_id = next_committed_id
         self.groups = self.frames = self.events = self.syncs = 0
 
-    # -- callers ----------------------------------------------------------------------------------------------------
-
-    def submit(self, pending: Pending) -> None:
+    def submit(self, item: Pending) -> None:
         """Queue a frame whose bytes are reserved in the tail."""
-        with self._turn:
-            if self._closed:
-                self._tail.release(pending.size_bytes)
-                raise Closed(what="store")
-            self._queue.append(pending)
-            if len(self._queue) == 1:
-                self._turn.notify()
+        try:
+            super().submit(item)
+        except Closed:
+            self._tail.release(item.size_bytes)
+            raise
 
-    def close(self) -> None:
-        """Take no more frames; `run` returns after the queued ones."""
-        with self._turn:
-            self._closed = True
-            self._turn.notify()
+    def item_bytes(self, item: Pending) -> int:
+        """What the frame adds to the log."""
+        return item.size_bytes
 
-    # -- the thread -------------------------------------------------------------------------------------------------
-
-    def run(self) -> None:
-        """Commit groups until closed."""
-        while self.step(wait=True):
-            pass
-
-    def step(self, *, wait: bool) -> bool:
-        """One group, or the sync that is due; False once closed and empty."""
-        group = self._take(wait=wait)
-        if group:
-            self.process(group)
-        if self._sync_due_ns is not None and (self._closed or self._clock.monotonic_ns() >= self._sync_due_ns):
-            self._sync_late()
-        return bool(group) or not self._closed
-
-    def _take(self, *, wait: bool) -> list[Pending]:
-        group: list[Pending] = []
-        size = 0
-        with self._turn:
-            if wait and not self._queue and not self._closed:
-                self._turn.wait(self._seconds_until_sync())
-            while (
-                self._queue
-                and len(group) < GROUP_FRAMES_MAX
-                and (not group or size + self._queue[0].size_bytes <= GROUP_BYTES_MAX)
-            ):
-                group.append(self._queue.popleft())
-                size += group[-1].size_bytes
-        return group
-
-    def _seconds_until_sync(self) -> float | None:
+    def seconds_until_due(self) -> float | None:
+        """When the sync of a weak flush policy is due."""
         if self._sync_due_ns is None:
             return None
         return max(0.0, (self._sync_due_ns - self._clock.monotonic_ns()) / NS_PER_S)
+
+    def tick(self, *, closing: bool) -> None:
+        """Sync what was answered before its sync, when that is due."""
+        if self._sync_due_ns is not None and (closing or self._clock.monotonic_ns() >= self._sync_due_ns):
+            self._sync_late()
 
     def process(self, pendings: list[Pending]) -> None:
         """Commit one group and answer it."""
@@ -198,22 +152,32 @@ class Committer:
         versions = [entry.version for pending in pendings for entry in pending.entries]
         self._wal.make_room(sum(pending.size_bytes for pending in pendings), versions, len(pendings))
         ingested_at_ns = self._clock.wall_ns()
-        records = self._wal.notes(versions)
+        records: list[NewRecord] = []
         for pending in pendings:
-            known = group.fresh.get(pending.identity) if pending.identity is not None else None
-            known = known or self._dedup.find(pending.identity)
+            known = self._find(pending.identity, group)
             if known is not None:
                 group.answers.append((pending, known))
+                continue
+            full = _full_channel(pending)
+            if full is not None:
+                group.refusals.append((pending, full))
                 continue
             record = self._place(pending, group, ingested_at_ns)
             if record is not None:
                 records.append(record)
-        if not group.chunks:
+        if not records:
             return
-        self._wal.log.append(records)
+        self._wal.log.append([*self._wal.notes(chunk.version for _, chunk in group.chunks), *records])
         if self._must_sync(group):
             self._wal.log.sync()
             self._synced()
+
+    def _find(self, identity: Identity, group: _Group) -> FrameReceipt | None:
+        """The receipt of an earlier frame with this identity, in this group or before it."""
+        if identity is None or isinstance(identity, EventIds):
+            return None
+        known = group.fresh.get(identity)
+        return as_duplicate(known) if known is not None else self._dedup.find(identity)
 
     def _place(self, pending: Pending, group: _Group, ingested_at_ns: int) -> NewRecord | None:
         """Give the frame its numbers; returns its record, or None when nothing of it is new."""
@@ -240,7 +204,7 @@ class Committer:
         group.answers.append((pending, receipt))
         if not places:
             return None
-        if pending.identity is not None:
+        if pending.identity is not None and not isinstance(pending.identity, EventIds):
             group.fresh[pending.identity] = receipt
         if crc < 0 or len(places) != len(pending.entries):
             crc = checksum_payloads(place.payload for place in places)
@@ -271,7 +235,10 @@ class Committer:
         group.next_seqs.setdefault(channel, first_seq)
         group.creates_channel |= first_seq == 1
         channel.next_seq += rows
+        channel.active_at_ns = ingested_at_ns
         self.next_committed_id += rows
+        if channel.retired:
+            self._channels.revive(channel)
         run = make_run(
             first_seq,
             rows,
@@ -343,13 +310,14 @@ class Committer:
         size = sum(pending.size_bytes for pending in pendings)
         self._tail.append(group.chunks, queued_bytes=size, wal_bytes=self._wal.log.size_bytes())
         for identity, receipt in group.fresh.items():
-            if not isinstance(identity, EventIds):
-                self._dedup.remember(identity, receipt)
+            self._dedup.remember(identity, receipt)
         self.groups += 1
         self.frames += len(pendings)
         self.events += sum(chunk.run.rows for _, chunk in group.chunks)
         for pending, receipt in group.answers:
             pending.future.set_result(receipt)
+        for pending, refusal in group.refusals:
+            pending.future.set_exception(refusal)
 
     def _take_back(self, group: _Group, first_committed_id: int) -> None:
         for channel, next_seq in group.next_seqs.items():
@@ -362,6 +330,19 @@ class Committer:
         for pending in pendings:
             self._tail.release(pending.size_bytes)
             pending.future.set_exception(error)
+
+
+def _full_channel(pending: Pending) -> ChannelFull | None:
+    """The limit that a frame would pass, of a channel that refuses new events."""
+    for entry in pending.entries:
+        channel, limits = entry.channel, entry.channel.limits
+        if limits.discard != "new":
+            continue
+        if limits.max_msgs and channel.stored_events() + entry.payload.rows > limits.max_msgs:
+            return ChannelFull(channel=channel.name, limit="max_msgs", allowed=limits.max_msgs)
+        if limits.max_bytes and channel.stored_bytes() + entry.payload.buffer.size > limits.max_bytes:
+            return ChannelFull(channel=channel.name, limit="max_bytes", allowed=limits.max_bytes)
+    return None
 
 
 def checksum_payloads(payloads: Iterable[Payload]) -> int:

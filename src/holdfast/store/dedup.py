@@ -67,7 +67,8 @@ class Dedup:
     def remember(self, identity: Identity, receipt: FrameReceipt, *, age_ns: int = 0) -> None:
         """Note an accepted frame. `age_ns` is how long ago that was, for frames found at start."""
         if isinstance(identity, SlotFrame):
-            self._find_slot_frame(identity)
+            if identity.slot_id not in self._slots:
+                self._slots[identity.slot_id] = IntervalSet(self._catalog.slot_ranges(identity.slot_id))
             self._slots[identity.slot_id].add(identity.fsn, identity.fsn)
             self._recent[identity] = receipt
             if len(self._recent) > RECENT_MAX:

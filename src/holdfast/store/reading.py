@@ -26,12 +26,13 @@ from holdfast.disk.openfiles import OpenFiles
 from holdfast.errors import BadRequest
 from holdfast.model.evolution import conform
 from holdfast.model.schema import SchemaMode
-from holdfast.store.catalog import Catalog, PublishedSegment
+from holdfast.store.catalog import PublishedSegment
 from holdfast.store.channels import Channel
+from holdfast.store.ground import Ground
 from holdfast.store.segments.combine import combine
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.segments.runs import SYSTEM_COLUMNS, RunTable
-from holdfast.store.tail import Chunk, Tail
+from holdfast.store.tail import Chunk
 
 Position = int | str | datetime
 VERIFIED_MAX = 100_000
@@ -50,22 +51,11 @@ class Piece:
 class Reader:
     """Reads one store. Thread-safe; every call to `read` is a picture of its own."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        open_files: OpenFiles,
-        catalog: Catalog,
-        tail: Tail,
-        mode: SchemaMode,
-        check_open: Callable[[], None],
-    ) -> None:
-        self._directory = directory
+    def __init__(self, ground: Ground, open_files: OpenFiles) -> None:
+        self._directory = ground.channels_directory
         self._open_files = open_files
-        self._catalog = catalog
-        self._tail = tail
-        self._mode = mode
-        self._check_open = check_open
+        self._catalog = ground.catalog
+        self._tail = ground.tail
         self._verified: OrderedDict[int, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -82,7 +72,7 @@ class Reader:
         _check_system(system)
         schema = self._schema(channel, columns)
         border, chunks = self._tail.snapshot(channel)
-        first = self._resolve(channel, start, chunks, what="start")
+        first = max(self._resolve(channel, start, chunks, what="start"), channel.visible_seq)
         last = chunks_end(chunks, border) if end is None else self._resolve_end(channel, end, chunks)
         for piece in self._pieces(channel, first, last, border=border, chunks=chunks, columns=_stored(columns)):
             batch = piece.batch if schema is None else conform(piece.batch, schema, channel=channel.name)
@@ -98,7 +88,7 @@ class Reader:
 
     def run_table(self, segment: PublishedSegment, channel: str) -> RunTable:
         """Who wrote what in a segment."""
-        with self._open_files.use(self._path(channel, segment)) as file:
+        with self._open_files.use(self.segment_path(channel, segment)) as file:
             return self._reader(file, segment).runs
 
     # -- pieces -----------------------------------------------------------------------------------------------------
@@ -114,8 +104,8 @@ class Reader:
         columns: Callable[[pa.Schema], list[str] | None],
     ) -> Iterator[Piece]:
         for segment in self._catalog.segments(channel.id, first_seq=first, last_seq=min(last, border - 1)):
-            self._check_open()
-            with self._open_files.use(self._path(channel.name, segment)) as file:
+            self._tail.check()
+            with self._open_files.use(self.segment_path(channel.name, segment)) as file:
                 reader = self._reader(file, segment)
             for seq, batch in reader.batches(first_seq=first, last_seq=last, columns=columns(reader.schema)):
                 yield Piece(seq, batch, reader.runs)
@@ -144,7 +134,7 @@ class Reader:
         border, chunks = self._tail.snapshot(channel)
         schema = self._schema(channel, None)
         end = chunks_end(chunks, border)
-        start = self._first_seq_committed(channel, first, chunks)
+        start = max(self._first_seq_committed(channel, first, chunks), channel.visible_seq)
         for piece in self._pieces(channel, start, end, border=border, chunks=chunks, columns=lambda _schema: None):
             batch = piece.batch if schema is None else conform(piece.batch, schema, channel=channel.name)
             for run in piece.runs.overlapping(piece.first_seq, piece.first_seq + batch.num_rows - 1):
@@ -169,14 +159,15 @@ class Reader:
                 self._verified.popitem(last=False)
         return reader
 
-    def _path(self, channel: str, segment: PublishedSegment) -> Path:
+    def segment_path(self, channel: str, segment: PublishedSegment) -> Path:
+        """Where a segment's file is."""
         return self._directory / channel / segment.file_name
 
     # -- positions --------------------------------------------------------------------------------------------------
 
     def _schema(self, channel: Channel, columns: Sequence[str] | None) -> pa.Schema | None:
         """The schema every batch is brought to; None when each keeps its own."""
-        if channel.version is None or self._mode is SchemaMode.ANY:
+        if channel.version is None or channel.limits.schema_mode is SchemaMode.ANY:
             return None
         schema = channel.version.schema
         if columns is None:
@@ -185,6 +176,11 @@ class Reader:
         if unknown:
             raise BadRequest(f"channel {channel.name!r} has no column {unknown[0]!r}; it has {', '.join(schema.names)}")
         return pa.schema([schema.field(name) for name in columns])
+
+    def resolve(self, channel: Channel, position: Position) -> int:
+        """A position as a seq, as of now."""
+        _, chunks = self._tail.snapshot(channel)
+        return self._resolve(channel, position, chunks, what="start")
 
     def _resolve(self, channel: Channel, position: Position, chunks: list[Chunk], *, what: str) -> int:
         if isinstance(position, datetime):

@@ -26,18 +26,18 @@ from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.config import StoreConfig
-from holdfast.disk.appendlog import KIND_CLOSE, LogFile, LogSpec, Mended, mend, read_log, read_log_file
+from holdfast.disk.appendlog import KIND_CLOSE, LogFile, LogSpec, Mended, read_headers, recover_log
 from holdfast.disk.filesystem import Filesystem, Mode
 from holdfast.disk.records import Record
 from holdfast.errors import CorruptData
 from holdfast.model.frame import Durability, FrameReceipt, Guid, Receipt, SlotFrame
 from holdfast.model.positions import CommittedId, Seq
-from holdfast.model.schema import SchemaMode
 from holdfast.store.catalog import CATALOG_NAME, Catalog
 from holdfast.store.channels import Channel, ChannelTable
 from holdfast.store.committer import UNSYNCED_EVENTS_MAX
 from holdfast.store.event_ids import digests_of
-from holdfast.store.sealer import CHANNELS_DIR
+from holdfast.store.ground import CHANNELS_DIR, WAL_DIR
+from holdfast.store.limits import LimitsTree
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.tail import Chunk, make_run
 from holdfast.store.wal.codec import (
@@ -53,7 +53,6 @@ from holdfast.store.wal.codec import (
 from holdfast.store.wal.log import WAL_NAME, SchemaVersion
 from holdfast.telemetry import event
 
-WAL_DIR = "wal"
 _SEGMENT_NAME = re.compile(r"seg-(\d+)\.arrow")
 
 
@@ -141,7 +140,7 @@ def _open_catalog(filesystem: Filesystem, directory: Path, config: StoreConfig) 
     for name in (WAL_DIR, CHANNELS_DIR):
         filesystem.makedir(directory / name)
     filesystem.sync_dir(directory)
-    channels = ChannelTable(SchemaMode(config.schema_mode))
+    channels = ChannelTable(LimitsTree(config), channels_max=config.max_channels)
     state = Recovered(store_id, catalog, channels)
     last_seqs = catalog.last_seqs()
     for row in catalog.channels():
@@ -149,9 +148,17 @@ def _open_catalog(filesystem: Filesystem, directory: Path, config: StoreConfig) 
         channel.published_seq = max(last_seqs.get(row.channel_id, 0), row.next_seq - 1)
         channel.next_seq = channel.published_seq + 1
         channels.adopt_schema(channel, pa.ipc.read_schema(pa.py_buffer(row.schema)))
+    _restore_amounts(state)
     state.next_committed_id = catalog.last_committed_id() + 1
     event("store.recovery.catalog", store_id=store_id.hex(), channels=len(channels), created=created)
     return state, created
+
+
+def _restore_amounts(state: Recovered) -> None:
+    floors, stored = state.catalog.floors(), state.catalog.stored()
+    for channel in state.channels:
+        channel.first_seq = floors.get(channel.id, 1)
+        channel.segment_bytes, channel.segment_events, channel.active_at_ns = stored.get(channel.id, (0, 0, 0))
 
 
 def _has_files(filesystem: Filesystem, directory: Path) -> bool:
@@ -170,15 +177,31 @@ def _check_segments(filesystem: Filesystem, directory: Path, state: Recovered) -
         expected.setdefault(state.channels.by_id(channel_id).name, {})[segment_seq] = size
     orphans: list[Path] = []
     removed: list[Path] = []
+    doomed = state.catalog.doomed()
     folder = directory / CHANNELS_DIR
     for entry in filesystem.listdir(folder):
         if entry.is_dir:
-            orphans += _check_channel(filesystem, folder / entry.name, expected.pop(entry.name, {}), removed)
+            unknown = _check_channel(filesystem, folder / entry.name, expected.pop(entry.name, {}), removed)
+            orphans += [path for path in unknown if _number(path) not in doomed]
+            _unlink_all(filesystem, [path for path in unknown if _number(path) in doomed], removed)
+    state.catalog.forget_doomed(doomed)
     for channel, sizes in expected.items():
         if sizes:
             raise _missing(folder / channel, next(iter(sizes)))
     event("store.recovery.segments", orphans=len(orphans), removed=len(removed))
     return orphans, removed
+
+
+def _number(path: Path) -> int:
+    match = _SEGMENT_NAME.fullmatch(path.name)
+    return int(match[1]) if match else 0
+
+
+def _unlink_all(filesystem: Filesystem, paths: list[Path], removed: list[Path]) -> None:
+    for path in paths:
+        filesystem.unlink(path)
+        filesystem.sync_dir(path.parent)
+        removed.append(path)
 
 
 def _check_channel(filesystem: Filesystem, folder: Path, sizes: dict[int, int], removed: list[Path]) -> list[Path]:
@@ -215,25 +238,20 @@ def _missing(folder: Path, segment_seq: int) -> CorruptData:
 
 def _read_wal(filesystem: Filesystem, directory: Path, state: Recovered, replay: _Replay) -> tuple[Mended | None, bool]:
     """Replay the log. Returns what was cut, and whether numbers must be skipped."""
-    folder = directory / WAL_DIR
-    for entry in filesystem.listdir(folder):
-        if entry.name.endswith(".tmp"):
-            filesystem.unlink(folder / entry.name)
-    spec = LogSpec(WAL_NAME, rotation_bytes=0)
+    folder, spec = directory / WAL_DIR, LogSpec(WAL_NAME, rotation_bytes=0)
+    for header in read_headers(filesystem, folder, spec=spec, store_id=state.store_id):
+        state.wal_files[header.number] = header.start_position  # also those no longer needed, to be trimmed
     cut: Mended | None = None
-    last: LogFile | None = None
-    for found in read_log(
-        filesystem, folder, spec=spec, store_id=state.store_id, from_position=state.catalog.wal_cursor
+    unclean = False
+    for last, mended in recover_log(
+        filesystem, folder, spec=spec, store_id=state.store_id, from_position=state.catalog.cursor("wal")
     ):
-        last = found
-        if found.path == _last_path(filesystem, folder) and not found.closed:
-            cut = mend(filesystem, found, file_id=int.from_bytes(os.urandom(8), "little") | 1)
-            last = read_log_file(filesystem, found.path, last=True)
         replay.file(last)
-        state.wal_files[last.header.number] = last.header.start_position
         state.wal_number, state.wal_position = last.header.number + 1, last.end_position
-    if cut is not None and not cut.cut_bytes:
-        cut = None
+        # A weak file that was not closed leaves doubt, until floors that were written after it put an end to it.
+        unclean &= not (last.records and last.records[0].kind == KIND_FLOORS)
+        unclean |= last.header.weak and not last.closed
+        cut = mended if mended is not None and mended.cut_bytes else None
     event(
         "store.recovery.wal",
         files=len(state.wal_files),
@@ -241,11 +259,7 @@ def _read_wal(filesystem: Filesystem, directory: Path, state: Recovered, replay:
         frames=replay.frames,
         cut_bytes=cut.cut_bytes if cut else 0,
     )
-    return cut, last is not None and last.header.weak and not last.closed
-
-
-def _last_path(filesystem: Filesystem, folder: Path) -> Path:
-    return folder / max(entry.name for entry in filesystem.listdir(folder) if entry.name.endswith(".log"))
+    return cut, unclean
 
 
 class _Replay:

@@ -25,18 +25,18 @@ from __future__ import annotations
 import errno
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from holdfast.config import StoreConfig
-from holdfast.disk.filesystem import Filesystem
 from holdfast.errors import DiskFull, StoreFailed
 from holdfast.model.schema import schema_hash
-from holdfast.store.catalog import Catalog, CatalogChannel, Publication, PublishedSegment, segment_file_name
+from holdfast.store.catalog import CatalogChannel, Publication, PublishedSegment, segment_file_name
+from holdfast.store.ground import Ground
 from holdfast.store.segments.metadata import SegmentMeta, event_time_range
 from holdfast.store.segments.runs import RunTable
 from holdfast.store.segments.writer import write_segment
-from holdfast.store.tail import Tail, Unit
+from holdfast.store.tail import Unit
 from holdfast.store.wal.log import Wal
 from holdfast.telemetry import event
 
@@ -44,31 +44,21 @@ UNITS_PER_TRANSACTION = 64
 RETRY_S = 0.5
 """How long sealing waits after the disk was full: soon enough for a person who frees space."""
 
-CHANNELS_DIR = "channels"
 COMPRESSIONS: dict[str, Literal["lz4", "zstd"] | None] = {"none": None, "lz4": "lz4", "zstd": "zstd"}
 
 
 class Sealer:
     """Turns units into published segments."""
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        directory: Path,
-        config: StoreConfig,
-        *,
-        store_id: bytes,
-        catalog: Catalog,
-        tail: Tail,
-        wal: Wal,
-    ) -> None:
-        self._filesystem = filesystem
-        self._directory = directory / CHANNELS_DIR
-        self._config = config
-        self._store_id = store_id
-        self._catalog = catalog
-        self._tail = tail
+    def __init__(self, ground: Ground, wal: Wal, *, on_publish: Callable[[PublishedSegment], None]) -> None:
+        self._filesystem = ground.filesystem
+        self._directory = ground.channels_directory
+        self._config = ground.config
+        self._store_id = ground.store_id
+        self._catalog = ground.catalog
+        self._tail = ground.tail
         self._wal = wal
+        self._on_publish = on_publish
         self._written: dict[Unit, Publication] = {}
         self._made: set[str] = set()
         self._stop = threading.Event()
@@ -105,7 +95,8 @@ class Sealer:
             self._publish(units)
         except (OSError, sqlite3.Error) as error:
             return self._failed(error)
-        except StoreFailed as failure:
+        except Exception as error:  # whatever it is, a sealer that stopped in silence would fill memory
+            failure = error if isinstance(error, StoreFailed) else self._failure(error)
             self._tail.fail(failure)
             return False
         self.postponed = None
@@ -115,7 +106,7 @@ class Sealer:
         channel, chunks = unit.channel, unit.chunks
         directory = self._channel_directory(channel.name)
         batches = [chunk.batch() for chunk in chunks]
-        first_event, last_event = event_time_range(batches, self._config.event_time_column)
+        first_event, last_event = event_time_range(batches, channel.limits.event_time_column)
         first, last = chunks[0].run, chunks[-1].run
         ingested = [chunk.run.ingested_at_ns for chunk in chunks]
         runs = RunTable.from_runs([chunk.run for chunk in chunks])
@@ -131,7 +122,7 @@ class Sealer:
             last_ingested_at_ns=max(ingested),
             first_event_time_ns=first_event,
             last_event_time_ns=last_event,
-            signal=self._config.signal,
+            signal=channel.limits.signal,
             schema_hash=schema_hash(unit.version.schema),
             rows=unit.end_seq - unit.first_seq,
         )
@@ -142,12 +133,12 @@ class Sealer:
             schema=unit.version.schema,
             batches=batches,
             runs=runs,
-            compression=COMPRESSIONS[self._config.segment_compression],
+            compression=COMPRESSIONS[channel.limits.compression],
         )
         event_ids = [(digest, chunk.run.first_seq + n) for chunk in chunks for n, digest in enumerate(chunk.ids)]
         current = channel.version or unit.version
         return Publication(
-            PublishedSegment(channel.id, meta, runs.has_guids, file.size_bytes, file.crc32c),
+            PublishedSegment(channel.id, file.meta, runs.has_guids, file.size_bytes, file.crc32c),
             CatalogChannel(channel.id, channel.name, unit.end_seq, current.schema.serialize().to_pybytes()),
             runs.slots(),
             event_ids,
@@ -166,12 +157,13 @@ class Sealer:
         oldest = self._tail.oldest_file(active=log.number, without=units)
         publications = [self._written[unit] for unit in units]
         self._catalog.publish(publications, wal_cursor=log.file_start(oldest))
-        self._tail.published(units)
+        self._tail.published(units, [publication.segment.size_bytes for publication in publications])
         for unit, publication in zip(units, publications, strict=True):
             del self._written[unit]
             for digest, _ in publication.event_ids:
                 unit.channel.unpublished_ids.pop(digest, None)
             self.segments += 1
+            self._on_publish(publication.segment)
         log.trim(keep_from_number=oldest)
         self._tail.note_wal_bytes(log.size_bytes())
 
@@ -184,5 +176,8 @@ class Sealer:
             self.postponed = DiskFull(file=self._directory, reason=str(error))
             event("store.seal.postpone", reason=error)
             return False
-        self._tail.fail(StoreFailed(file=self._directory, reason=f"sealing failed: {error}"))
+        self._tail.fail(self._failure(error))
         return False
+
+    def _failure(self, error: Exception) -> StoreFailed:
+        return StoreFailed(file=self._directory, reason=f"sealing failed: {type(error).__name__}: {error}")

@@ -28,20 +28,27 @@ from holdfast.disk.appendlog import LogSpec
 from holdfast.disk.filesystem import Filesystem, Lock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.disk.openfiles import OpenFiles
-from holdfast.errors import Closed, InvalidBatch
+from holdfast.errors import Backpressure, Closed, DiskFull, InvalidBatch
 from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, Receipt, SlotFrame
-from holdfast.model.positions import CommittedId, Seq
-from holdfast.model.schema import BatchLimits, SchemaMode, check_batch, check_schema
+from holdfast.model.positions import CommittedId, Fsn, Seq
+from holdfast.model.schema import BatchLimits, check_batch, check_schema
+from holdfast.store.catalog import Loss, PublishedSegment
 from holdfast.store.committer import CommitFuture, Committer, Pending, PreparedEntry, checksum_payloads
 from holdfast.store.dedup import Dedup
 from holdfast.store.event_ids import digests_of
+from holdfast.store.ground import WAL_DIR, Ground
 from holdfast.store.reading import Position, Reader
-from holdfast.store.recovery import WAL_DIR, Recovered, RecoveryReport, recover
-from holdfast.store.sealer import CHANNELS_DIR, Sealer
+from holdfast.store.recovery import Recovered, RecoveryReport, recover
+from holdfast.store.retention.evict import EvictionStatistics, Evictor
+from holdfast.store.retention.keeper import Keeper, Touched
+from holdfast.store.sealer import Sealer
 from holdfast.store.segments.runs import Run
+from holdfast.store.subscribers.desk import SubscriberDesk, parse_start
+from holdfast.store.subscribers.subscriber import Subscriber, SubscriberStatistics
 from holdfast.store.tail import Tail, TailStatistics
 from holdfast.store.wal.codec import NO_OPTIONS, EntryOptions, Floors, encode_batch
 from holdfast.store.wal.log import WAL_NAME, Wal
+from holdfast.telemetry import event
 
 LOCK_NAME = "lock"
 ENTRIES_MAX = 1024
@@ -70,6 +77,11 @@ class StoreStatistics:
     guids: int
     guids_forgotten_early: int
     tail: TailStatistics
+    retention: EvictionStatistics
+    clock_jumps: int
+    size_emergencies: int
+    ack_records: int
+    ack_syncs: int
 
 
 class Store:
@@ -111,18 +123,11 @@ class Store:
         self._limits = BatchLimits(rows_max=config.frame_rows_max, bytes_max=config.frame_bytes_max)
         state = recover(filesystem, directory, config, clock=clock)
         self.recovery: RecoveryReport = state.report
-        self._catalog = state.catalog
-        self._channels = state.channels
-        self._tail = Tail(config, clock)
+        tail = Tail(config, clock, segment_bytes=state.catalog.totals()[2])
+        self._ground = Ground(filesystem, directory, config, clock, state.store_id, state.catalog, state.channels, tail)
+        self._catalog, self._channels, self._tail = state.catalog, state.channels, self._ground.tail
         self._open_files = OpenFiles(filesystem, config.fds_limit)
-        self._reader = Reader(
-            directory / CHANNELS_DIR,
-            open_files=self._open_files,
-            catalog=state.catalog,
-            tail=self._tail,
-            mode=SchemaMode(config.schema_mode),
-            check_open=self._check_open,
-        )
+        self._reader = Reader(self._ground, self._open_files)
         self._dedup = Dedup(config, clock, catalog=state.catalog, find_original=self._find_original)
         self._next_committed_id = state.next_committed_id
         self._committer: Committer | None = None
@@ -137,24 +142,10 @@ class Store:
             floors=self._floors,
         )
         self._committer = Committer(
-            config,
-            clock,
-            wal=self._wal,
-            tail=self._tail,
-            dedup=self._dedup,
-            catalog=state.catalog,
-            next_committed_id=state.next_committed_id,
+            self._ground, self._wal, dedup=self._dedup, next_committed_id=state.next_committed_id
         )
-        self._sealer = Sealer(
-            filesystem,
-            directory,
-            config,
-            store_id=state.store_id,
-            catalog=state.catalog,
-            tail=self._tail,
-            wal=self._wal,
-        )
-        self._threads: list[threading.Thread] = []
+        self._sealer = Sealer(self._ground, self._wal, on_publish=self._published)
+        self._threads: dict[str, threading.Thread] = {}
         self._start(state)
 
     def _start(self, state: Recovered) -> None:
@@ -167,14 +158,31 @@ class Store:
         self._catalog.set_meta(wal_cursor=log.file_start(oldest))
         log.trim(keep_from_number=oldest)
         self._remember(state)
+        self._touched = Touched(channel.id for channel in self._channels)
+        self._desk = SubscriberDesk(
+            self._ground,
+            self._reader,
+            commit=self._commit_with_ids,
+            frame_spans=self._frame_spans,
+            settled=self._touched.add,
+        )
+        self._evictor = Evictor(self._ground, self._desk, self._open_files, background=not self._inline)
+        self._keeper = Keeper(self._ground, self._desk, self._evictor, self._touched)
+        self._tail.on_pressure = self._keeper.wake
         if self._inline:
             self._run_inline()
             return
-        self._threads = [
-            threading.Thread(target=self._committer_of().run, name="holdfast-committer", daemon=True),
-            threading.Thread(target=self._sealer.run, name="holdfast-sealer", daemon=True),
-        ]
-        for thread in self._threads:
+        self._desk.use_thread()
+        jobs = {
+            "committer": self._committer_of().run,
+            "sealer": self._sealer.run,
+            "acks": self._desk.writer.run,
+            "keeper": self._keeper.run,
+        }
+        self._threads = {
+            name: threading.Thread(target=job, name=f"holdfast-{name}", daemon=True) for name, job in jobs.items()
+        }
+        for thread in self._threads.values():
             thread.start()
 
     def _remember(self, state: Recovered) -> None:
@@ -214,7 +222,7 @@ class Store:
         self, entries: Sequence[Entry], *, identity: Identity = None, wait: bool = True
     ) -> CommitFuture:
         """Like `commit_frame`, with a future. `wait=False` raises `Backpressure` instead of waiting at a bound."""
-        self._check_open()
+        self._tail.check()
         if not 0 < len(entries) <= ENTRIES_MAX:
             raise InvalidBatch(
                 channel="", reason=f"a frame has 1 to {ENTRIES_MAX} entries, this one has {len(entries)}"
@@ -231,7 +239,7 @@ class Store:
                 channel=entries[0].channel,
                 reason=f"the frame has {size} bytes, frame.max_size is {self.config.frame_bytes_max}",
             )
-        self._tail.reserve(size, wait=wait and not self._inline)
+        self._reserve(size, wait=wait)
         pending = Pending(prepared, identity, size, checksum_payloads(entry.payload for entry in prepared))
         self._committer_of().submit(pending)
         if self._inline:
@@ -265,7 +273,7 @@ class Store:
 
     def flush(self) -> None:
         """Seal and publish everything committed so far."""
-        self._check_open()
+        self._tail.check()
         self._tail.cut_all()
         if self._inline:
             self._run_inline()
@@ -280,11 +288,81 @@ class Store:
                 self._tail.room.wait(min(0.1, left_ns / NS_PER_S))
 
     def _run_inline(self) -> None:
-        """The work of both threads, in the caller's."""
+        """The work of all threads, in the caller's."""
         self._committer_of().step(wait=False)
         self._tail.cut_expired()
-        while self._sealer.step():
+        while self._tail.failure is None and self._sealer.step():
             pass
+        self._keeper.tick_if_due()
+        self._desk.writer.step(wait=False)
+
+    def _commit_with_ids(self, channel: str, batch: pa.RecordBatch, ids: EventIds) -> None:
+        self.commit(channel, batch, identity=ids)
+
+    def _published(self, segment: PublishedSegment) -> None:
+        self._touched.add(segment.channel_id)
+        self._desk.registry.published(segment.channel_id)
+
+    def _reserve(self, size_bytes: int, *, wait: bool) -> None:
+        """Room in memory, log and under the size cap; a store without threads makes room itself."""
+        try:
+            self._tail.reserve(size_bytes, wait=wait and not self._inline)
+        except Backpressure as refusal:
+            if not self._inline:
+                raise self._blamed(refusal) from None
+            self._run_inline()
+            self._keeper.tick_safely()
+            self._tail.reserve(size_bytes, wait=False)
+
+    def _blamed(self, refusal: Backpressure) -> Backpressure:
+        if refusal.bound != "retention.size_cap":
+            return refusal
+        return Backpressure(
+            bound=refusal.bound,
+            used_bytes=refusal.used_bytes,
+            cap_bytes=refusal.cap_bytes,
+            waited_s=refusal.waited_s,
+            slowest=self._keeper.slowest(),
+        )
+
+    # -- subscribers ------------------------------------------------------------------------------------------------
+
+    def subscriber(
+        self, name: str, channels: Sequence[str] = ("*",), *, start: Position = "first", newest_first: bool = False
+    ) -> Subscriber:
+        """Register a subscriber, or open the one of that name again.
+
+        `channels` are names or globs; a channel created later that matches joins by itself. `start` is `"first"`,
+        `"new"`, `"last"`, a seq or an aware datetime; it counts only for channels the subscriber does not follow yet.
+        """
+        self._tail.check()
+        parse_start(start)
+        state = self._desk.registry.register(
+            name,
+            tuple(channels),
+            newest_first=newest_first,
+            start=lambda channel: self._desk.start_seq(channel, start),
+        )
+        return Subscriber(self._desk, state)
+
+    def deregister(self, name: str) -> int:
+        """Remove a subscriber for good: it pins nothing any more. Returns how many events were still owed to it."""
+        self._tail.check()
+        owed = self._desk.registry.deregister(name)
+        for channel in self._channels:
+            self._touched.add(channel.id)
+        event("store.subscriber.remove", subscriber=name, owed=owed)
+        return owed
+
+    def subscribers(self) -> list[SubscriberStatistics]:
+        """All subscribers, with how far each is."""
+        self._tail.check()
+        return [self._desk.statistics_of(state) for state in self._desk.registry.states()]
+
+    def losses(self) -> list[Loss]:
+        """Events that went unconfirmed since the store was created, per channel, subscriber and reason."""
+        self._tail.check()
+        return self._catalog.losses()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -310,14 +388,14 @@ class Store:
 
         A position is a seq, `"first"`, `"last"`, or an aware datetime (ingestion time; as an end it is not included).
         """
-        self._check_open()
+        self._tail.check()
         return self._reader.read(self._channels.find(channel), start=start, end=end, columns=columns, system=system)
 
     def read_committed(
         self, *, start: int = 1, end: int | None = None, channels: Sequence[str] | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Events of all channels (or some) in commit order, as (channel, batch); bounds are committed_ids, included."""
-        self._check_open()
+        self._tail.check()
         chosen = list(self._channels) if channels is None else [self._channels.find(name) for name in channels]
         last = self._committer_of().next_committed_id - 1 if end is None else end
         return self._reader.read_committed(chosen, first=start, last=last)
@@ -345,6 +423,11 @@ class Store:
             guids=self._dedup.guid_count(),
             guids_forgotten_early=self._dedup.guids_forgotten_early,
             tail=self._tail.statistics(),
+            retention=self._evictor.statistics,
+            clock_jumps=self._keeper.time.jumps,
+            size_emergencies=self._keeper.size_emergencies,
+            ack_records=self._desk.writer.records,
+            ack_syncs=self._desk.writer.syncs,
         )
 
     # -- ending -----------------------------------------------------------------------------------------------------
@@ -352,34 +435,50 @@ class Store:
     def close(self) -> None:
         """Commit what is queued, seal and publish everything, release the directory. Idempotent.
 
-        After a failure, or when the disk is full, nothing more is written; what was accepted is in the log.
+        After a failure, or when the disk is full, nothing more is written; what was accepted is in the log. Raises
+        `StoreFailed` when the failure comes while closing.
         """
         with self._closing:
             if self._closed:
                 return
-            self._closed = True
+            failed_before = self._tail.failure
+            self._closed = self._tail.closed = True
             try:
                 self._drain()
                 if self._tail.failure is None:
-                    self._wal.log.close()
+                    self._close_logs()
             finally:
                 self._open_files.close()
                 self._catalog.close()
                 self._lock.release()
+            if self._tail.failure is not None and failed_before is None:
+                raise self._tail.failure
+
+    def _close_logs(self) -> None:
+        for log in (self._desk.writer.log, self._wal.log):
+            try:
+                log.close()
+            except DiskFull as error:  # without its last word the log is replayed at the next start
+                event("store.close.postpone", log=log.path.name, reason=error)
 
     def _drain(self) -> None:
         committer = self._committer_of()
+        self._keeper.stop()
+        self._join("keeper")
         committer.close()
-        if self._inline:
-            committer.step(wait=False)
-        for thread in self._threads[:1]:
-            thread.join()
+        self._join("committer")
         self._tail.cut_all()
         self._sealer.stop()
-        for thread in self._threads[1:]:
-            thread.join()
-        while self._inline and self._sealer.step():
-            pass
+        self._join("sealer")
+        self._desk.writer.close()
+        self._join("acks")
+        if self._inline and self._tail.failure is None:
+            self._run_inline()
+        self._evictor.close()
+
+    def _join(self, name: str) -> None:
+        if name in self._threads:
+            self._threads[name].join()
 
     def __enter__(self) -> Store:
         return self
@@ -390,12 +489,6 @@ class Store:
         self.close()
 
     # -- inside -----------------------------------------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(what="store")
-        if self._tail.failure is not None:
-            raise self._tail.failure
 
     def _committer_of(self) -> Committer:
         assert self._committer is not None
@@ -409,6 +502,9 @@ class Store:
             self._channels.next_id,
             [(channel.id, channel.name, channel.next_seq) for channel in self._channels],
         )
+
+    def _frame_spans(self, slot_id: bytes, fsn: int) -> list[tuple[str, int, int]]:
+        return _spans(self._find_original(SlotFrame(slot_id, Fsn(fsn))))
 
     def _find_original(self, frame: SlotFrame) -> FrameReceipt:
         """The receipt of a frame that was accepted long ago; empty when its events are gone."""
@@ -424,6 +520,10 @@ class Store:
                 if (chunk.run.slot_id, chunk.run.fsn) == (frame.slot_id, frame.fsn)
             ]
         return _frame_receipt(receipts)
+
+
+def _spans(receipt: FrameReceipt) -> list[tuple[str, int, int]]:
+    return [(entry.channel, entry.first_seq, entry.last_seq) for entry in receipt.entries]
 
 
 def _make_directory(filesystem: Filesystem, directory: Path) -> None:

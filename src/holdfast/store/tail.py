@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.config import StoreConfig
-from holdfast.errors import Backpressure, HoldfastError
+from holdfast.errors import Backpressure, Closed, HoldfastError
 from holdfast.model.frame import Guid, Identity, SlotFrame
 from holdfast.store.channels import Channel
 from holdfast.store.segments.runs import Run
@@ -84,6 +84,11 @@ class Unit:
         self.bytes = 0
 
     @property
+    def rows(self) -> int:
+        """How many events."""
+        return self.end_seq - self.first_seq
+
+    @property
     def first_seq(self) -> int:
         """The first event's seq."""
         return self.chunks[0].run.first_seq
@@ -109,7 +114,7 @@ class TailStatistics:
 class Tail:
     """All units of a store."""
 
-    def __init__(self, config: StoreConfig, clock: Clock) -> None:
+    def __init__(self, config: StoreConfig, clock: Clock, *, segment_bytes: int = 0) -> None:
         self._config = config
         self._clock = clock
         self.lock = threading.Lock()
@@ -123,7 +128,10 @@ class Tail:
         self._waiting = 0
         self._throttled = 0
         self._wal_bytes = 0
+        self._segment_bytes = segment_bytes
+        self.on_pressure: Callable[[], None] = lambda: None
         self.failure: HoldfastError | None = None
+        self.closed = False
 
     # -- the bound --------------------------------------------------------------------------------------------------
 
@@ -149,8 +157,18 @@ class Tail:
             if self._waiting:
                 self.room.notify_all()
 
+    def disk_bytes(self) -> int:
+        """Bytes of the segments and of the log."""
+        with self.lock:
+            return self._segment_bytes + self._wal_bytes
+
     def _full(self, size_bytes: int) -> bool:
-        return self._over_memory(size_bytes) or self._over_wal(size_bytes)
+        return self._over_memory(size_bytes) or self._over_wal(size_bytes) or self._over_cap(size_bytes)
+
+    def _over_cap(self, size_bytes: int) -> bool:
+        cap = self._config.retention_size_cap_bytes
+        used = self._segment_bytes + self._wal_bytes + self._queued_bytes
+        return cap > 0 and self._segment_bytes > 0 and used + size_bytes > cap
 
     def _over_memory(self, size_bytes: int) -> bool:
         used = self._queued_bytes + self._open_bytes + self._cut_bytes
@@ -168,6 +186,8 @@ class Tail:
             while self._full(size_bytes) and self.failure is None:
                 self._cut_under_pressure(memory_bytes=size_bytes, wal_bytes=size_bytes)
                 waited_ns = self._clock.monotonic_ns() - started_ns
+                if self._over_cap(size_bytes):
+                    self.on_pressure()
                 if not wait or waited_ns >= self._config.commit_timeout_ns:
                     raise self._backpressure(size_bytes, waited_ns)
                 self.room.wait(min(WAIT_SLICE_S, (self._config.commit_timeout_ns - waited_ns) / NS_PER_S))
@@ -175,20 +195,14 @@ class Tail:
             self._waiting -= 1
 
     def _backpressure(self, size_bytes: int, waited_ns: int) -> Backpressure:
+        bound, used, cap = "wal.max_size", self._wal_bytes, self._config.wal_max_bytes
         if self._over_memory(size_bytes):
             used = self._queued_bytes + self._open_bytes + self._cut_bytes
-            return Backpressure(
-                bound="memory_limit",
-                used_bytes=used,
-                cap_bytes=self._config.memory_limit_bytes,
-                waited_s=waited_ns / NS_PER_S,
-            )
-        return Backpressure(
-            bound="wal.max_size",
-            used_bytes=self._wal_bytes,
-            cap_bytes=self._config.wal_max_bytes,
-            waited_s=waited_ns / NS_PER_S,
-        )
+            bound, cap = "memory_limit", self._config.memory_limit_bytes
+        elif self._over_cap(size_bytes):
+            used = self._segment_bytes + self._wal_bytes + self._queued_bytes
+            bound, cap = "retention.size_cap", self._config.retention_size_cap_bytes
+        return Backpressure(bound=bound, used_bytes=used, cap_bytes=cap, waited_s=waited_ns / NS_PER_S)
 
     # -- committer --------------------------------------------------------------------------------------------------
 
@@ -221,8 +235,13 @@ class Tail:
         size = chunk.payload.buffer.size
         unit.bytes += size
         self._open_bytes += size
-        if unit.bytes >= self._config.segment_target_bytes:
+        if self._is_full(unit):
             self._cut_unit(unit)
+
+    def _is_full(self, unit: Unit) -> bool:
+        limits = unit.channel.limits
+        bytes_max = min(self._config.segment_target_bytes, limits.slice_max_bytes or self._config.segment_target_bytes)
+        return unit.bytes >= bytes_max or bool(limits.slice_max_msgs and unit.rows >= limits.slice_max_msgs)
 
     # -- cutting ----------------------------------------------------------------------------------------------------
 
@@ -249,9 +268,13 @@ class Tail:
     def cut_expired(self) -> None:
         """Cut the units that have been open too long."""
         with self.lock:
-            limit_ns = self._clock.monotonic_ns() - self._config.segment_max_open_ns
-            for unit in [unit for unit in self._open.values() if unit.opened_at_ns <= limit_ns]:
+            now_ns = self._clock.monotonic_ns()
+            for unit in [unit for unit in self._open.values() if now_ns - unit.opened_at_ns >= self._open_ns_max(unit)]:
                 self._cut_unit(unit)
+
+    def _open_ns_max(self, unit: Unit) -> int:
+        limit_ns = self._config.segment_max_open_ns
+        return min(limit_ns, unit.channel.limits.slice_max_age_ns or limit_ns)
 
     def cut_all(self) -> None:
         """Cut every open unit: flush and close."""
@@ -297,16 +320,27 @@ class Tail:
             files[unit.wal_file] -= 1
         return min((number for number, uses in files.items() if uses > 0), default=active)
 
-    def published(self, units: Iterable[Unit]) -> None:
+    def published(self, units: Iterable[Unit], sizes_bytes: Iterable[int]) -> None:
         """Forget units whose segments are in the catalog; their readers find them there."""
         with self.lock:
-            for unit in units:
+            for unit, size_bytes in zip(units, sizes_bytes, strict=True):
+                unit.channel.segment_bytes += size_bytes
+                unit.channel.segment_events += unit.rows
+                self._segment_bytes += size_bytes
                 self._sealing.remove(unit)
                 unit.channel.units.remove(unit)
                 unit.channel.published_seq = unit.end_seq - 1
                 self._cut_bytes -= unit.bytes
                 self._files[unit.wal_file] -= 1
             self._files += Counter()  # drops the zeros
+            self.room.notify_all()
+
+    def evicted(self, channel: Channel, *, events: int, size_bytes: int) -> None:
+        """Segments of a channel are gone."""
+        with self.lock:
+            channel.segment_bytes -= size_bytes
+            channel.segment_events -= events
+            self._segment_bytes -= size_bytes
             self.room.notify_all()
 
     def drained(self) -> bool:
@@ -321,6 +355,13 @@ class Tail:
         with self.lock:
             chunks = [chunk for unit in channel.units for chunk in unit.chunks]
             return channel.published_seq + 1, chunks
+
+    def check(self) -> None:
+        """Raise why the store takes no more calls, if it does not."""
+        if self.failure is not None:
+            raise self.failure
+        if self.closed:
+            raise Closed(what="store")
 
     def fail(self, error: HoldfastError) -> None:
         """Wake everybody with the reason the store stopped."""

@@ -12,6 +12,7 @@ index; then the output has wider types than the input, and the values are the sa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,32 +20,46 @@ from pyarrow import lib
 
 from holdfast.model.columns import child_arrays, has_dictionary, map_type, with_children, with_wide_index
 
-ROWS_TARGET = 1 << 16
-BYTES_TARGET = 1 << 20
-LARGE_BYTES = 1 << 18  # a copy of this much takes longer than the reader's overhead for one more batch
+
+@dataclass(frozen=True, slots=True)
+class SegmentSizes:
+    """When small batches are many enough, when one is large, and how much is written before a sync."""
+
+    rows_target: int = 1 << 16
+    bytes_target: int = 1 << 20
+    large_bytes: int = 1 << 18
+    """A copy of this much takes longer than a reader's overhead for one more batch."""
+    sync_every_bytes: int = 0
+    """0: once, at the end. More syncs were not faster, but make each one shorter."""
 
 
-def combine(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
+DEFAULT_SIZES = SegmentSizes()
+
+
+def combine(
+    batches: Sequence[pa.RecordBatch], schema: pa.Schema, *, sizes: SegmentSizes = DEFAULT_SIZES
+) -> list[pa.RecordBatch]:
     """The batches of one segment. All have `schema`, or all the same wider one."""
     filled = [batch for batch in batches if batch.num_rows]
     if not has_dictionary(schema):
-        return [_concatenate(group) for group in _groups(filled)]
+        return [_concatenate(group) for group in _groups(filled, sizes)]
     try:
-        return _combine_dictionaries(filled)
+        return _combine_dictionaries(filled, sizes)
     except pa.ArrowInvalid:  # an index is too narrow, or a dictionary holds a null
-        return _combine_dictionaries([_with_roomy_dictionaries(batch) for batch in filled])
+        return _combine_dictionaries([_with_roomy_dictionaries(batch) for batch in filled], sizes)
 
 
-def _groups(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+def _groups(batches: Sequence[pa.RecordBatch], sizes: SegmentSizes) -> Iterator[list[pa.RecordBatch]]:
     """Neighbours to be joined; a large batch stands alone."""
     group: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
-        batch_bytes = _size_bytes(batch)
-        if group and (batch_bytes >= LARGE_BYTES or rows >= ROWS_TARGET or size_bytes >= BYTES_TARGET):
+        batch_bytes = _size_bytes(batch, sizes.large_bytes)
+        is_large = batch_bytes >= sizes.large_bytes
+        if group and (is_large or rows >= sizes.rows_target or size_bytes >= sizes.bytes_target):
             yield group
             group, rows, size_bytes = [], 0, 0
-        if batch_bytes >= LARGE_BYTES:
+        if is_large:
             yield [batch]
             continue
         group.append(batch)
@@ -54,18 +69,18 @@ def _groups(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
         yield group
 
 
-def _size_bytes(batch: pa.RecordBatch) -> int:
+def _size_bytes(batch: pa.RecordBatch, large_bytes: int) -> int:
     """Bytes of the batch; exact when large. The quick number counts all of a buffer that is used in part."""
     quick: int = batch.get_total_buffer_size()
-    return quick if quick < LARGE_BYTES else int(pa.ipc.get_record_batch_size(batch))
+    return quick if quick < large_bytes else int(pa.ipc.get_record_batch_size(batch))
 
 
 def _concatenate(group: list[pa.RecordBatch]) -> pa.RecordBatch:
     return group[0] if len(group) == 1 else pa.concat_batches(group)
 
 
-def _combine_dictionaries(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    joined = [_concatenate(group) for group in _groups(batches)]
+def _combine_dictionaries(batches: list[pa.RecordBatch], sizes: SegmentSizes) -> list[pa.RecordBatch]:
+    joined = [_concatenate(group) for group in _groups(batches, sizes)]
     return pa.Table.from_batches(joined).unify_dictionaries().to_batches() if len(joined) > 1 else joined
 
 

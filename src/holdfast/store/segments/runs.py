@@ -42,7 +42,7 @@ ID_TYPE = pa.binary(16)
 SYSTEM_TYPES = {
     "_seq": pa.int64(),
     "_committed_id": pa.int64(),
-    "_ingested_at": pa.timestamp("ns", "UTC"),
+    "_ingested_at": pa.timestamp("us", "UTC"),  # Python and Spark have no finer time
     "_channel": pa.dictionary(pa.int32(), pa.string()),
     "_slot_id": ID_TYPE,
     "_fsn": pa.int64(),
@@ -283,7 +283,7 @@ class RunTable:
         if name == "_committed_id":
             return pa.array((self._committed_id - self._first_seq)[run_of_row] + seqs)
         if name == "_ingested_at":
-            return pa.array(self._ingested_at_ns[run_of_row]).cast(SYSTEM_TYPES[name])
+            return pa.array(self._ingested_at_ns[run_of_row] // 1000).cast(SYSTEM_TYPES[name])
         if name == "_channel":
             return pa.DictionaryArray.from_arrays(np.zeros(len(seqs), np.int32), pa.array([channel]))
         if name == "_slot_id":

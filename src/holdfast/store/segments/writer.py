@@ -29,7 +29,7 @@ import pyarrow as pa
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Bytes, File, Filesystem, Mode
 from holdfast.model.schema import schema_hash
-from holdfast.store.segments.combine import combine
+from holdfast.store.segments.combine import DEFAULT_SIZES, SegmentSizes, combine
 from holdfast.store.segments.footer import TRAILER_BYTES, find_entries
 from holdfast.store.segments.metadata import KEY_PREFIX, SegmentMeta
 from holdfast.store.segments.runs import RunTable
@@ -70,10 +70,10 @@ def write_segment(
     batches: Sequence[pa.RecordBatch],
     runs: RunTable,
     compression: Compression = None,
-    sync_every_bytes: int = 0,
+    sizes: SegmentSizes = DEFAULT_SIZES,
 ) -> SegmentFile:
-    """Write, sync and name one segment. `sync_every_bytes` spreads the work of the sync over the writes; 0 is off."""
-    combined = combine(batches, schema)
+    """Write, sync and name one segment."""
+    combined = combine(batches, schema, sizes=sizes)
     _check_agreement(meta, runs, combined)
     if not combined[0].schema.equals(schema):
         schema = _retyped(schema, combined[0].schema)
@@ -87,7 +87,7 @@ def write_segment(
     try:
         file = filesystem.open(temporary, Mode.CREATE)
         try:
-            sink = SegmentSink(file, sync_every_bytes=sync_every_bytes)
+            sink = SegmentSink(file, sync_every_bytes=sizes.sync_every_bytes)
             _write(sink, schema, combined, entries=entries, compression=compression)
             file.sync()
         finally:

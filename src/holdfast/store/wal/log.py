@@ -60,15 +60,16 @@ class Wal:
 
     def make_room(self, payload_bytes: int, versions: Iterable[SchemaVersion], frames: int) -> None:
         """Rotate if a group of that size does not fit into the current file."""
-        notes = sum(len(_note(version).schema) + 256 for version in versions if version.id not in self._announced)
+        new = {version.id: version for version in versions if version.id not in self._announced}
+        notes = sum(len(_note(version).schema) + 256 for version in new.values())
         if not self.log.fits(payload_bytes + notes + frames * (records.HEADER_BYTES + 128)):
             self.log.rotate()
 
     def notes(self, versions: Iterable[SchemaVersion]) -> list[NewRecord]:
         """The schema records that must come before frames that use these versions in this file."""
-        new = [version for version in versions if version.id not in self._announced]
-        self._announced.update(version.id for version in new)
-        return [encode_schema_note(_note(version)) for version in new]
+        new = {version.id: version for version in versions if version.id not in self._announced}
+        self._announced.update(new)
+        return [encode_schema_note(_note(version)) for version in new.values()]
 
     def _prologue(self) -> list[NewRecord]:
         self._announced.clear()

@@ -8,7 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.store.segments.combine import BYTES_TARGET, LARGE_BYTES, ROWS_TARGET, combine
+from holdfast.store.segments.combine import DEFAULT_SIZES, combine
+
+LARGE_BYTES, BYTES_TARGET = DEFAULT_SIZES.large_bytes, DEFAULT_SIZES.bytes_target
+ROWS_TARGET = DEFAULT_SIZES.rows_target
 
 
 def rows_of(batches: list[pa.RecordBatch]) -> list[object]:

@@ -112,7 +112,7 @@ def test_system_columns_agree_with_the_runs_for_every_range() -> None:
         {
             "_seq": seq,
             "_committed_id": run.first_committed_id + seq - run.first_seq,
-            "_ingested_at": run.ingested_at_ns,
+            "_ingested_at": run.ingested_at_ns // 1000,
             "_channel": "trades",
             "_slot_id": run.slot_id,
             "_fsn": run.fsn,

@@ -13,6 +13,7 @@ import pytest
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Mode
 from holdfast.model.schema import schema_hash
+from holdfast.store.segments.combine import SegmentSizes
 from holdfast.store.segments.reader import SegmentReader, verify_segment
 from holdfast.store.segments.runs import Run, RunTable
 from holdfast.store.segments.writer import WRITE_BYTES, SegmentSink, write_segment
@@ -20,7 +21,12 @@ from holdfast.testing import CrashFilesystem, PowerCut
 from tests.unit.store.segments.samples import disk, meta_of, runs_of, write
 
 BATCHES = [pa.record_batch({"id": [i, i + 1], "name": [f"n{i}", None]}) for i in range(0, 10, 2)]
-ROWS = pa.Table.from_batches(BATCHES).to_pylist()
+LARGE = [pa.record_batch({"x": [bytes([k]) * WRITE_BYTES]}) for k in range(3)]  # written while Arrow hands them over
+WORKLOADS = [pytest.param(BATCHES, id="small"), pytest.param(LARGE, id="large")]
+
+
+def rows_of(batches: list[pa.RecordBatch]) -> list[object]:
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def rows_in(filesystem: CrashFilesystem, path: Path) -> list[object]:
@@ -31,7 +37,7 @@ def rows_in(filesystem: CrashFilesystem, path: Path) -> list[object]:
 def test_a_segment_is_a_plain_arrow_file() -> None:
     filesystem, path = disk()
     write(filesystem, path, BATCHES)
-    assert pa.ipc.open_file(filesystem.read_bytes(path)).read_all().to_pylist() == ROWS
+    assert pa.ipc.open_file(filesystem.read_bytes(path)).read_all().to_pylist() == rows_of(BATCHES)
 
 
 def test_the_answer_names_the_size_and_checksum_of_the_file() -> None:
@@ -91,7 +97,7 @@ def test_a_left_over_temporary_file_is_replaced() -> None:
     filesystem, path = disk()
     filesystem.write_bytes(path.with_name(path.name + ".tmp"), b"torn" * 1000)
     write(filesystem, path, BATCHES)
-    assert rows_in(filesystem, path) == ROWS
+    assert rows_in(filesystem, path) == rows_of(BATCHES)
     assert filesystem.paths() == [path]
 
 
@@ -103,45 +109,49 @@ def test_a_segment_is_never_written_over_another() -> None:
     assert filesystem.read_bytes(path) == b"precious"
 
 
+@pytest.mark.parametrize("batches", WORKLOADS)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_failure_at_any_call_leaves_no_torn_file_and_is_raised_as_it_was(code: int) -> None:
-    calls = _calls_of_a_write()
+def test_a_failure_at_any_call_leaves_no_torn_file_and_is_raised_as_it_was(
+    code: int, batches: list[pa.RecordBatch]
+) -> None:
+    calls = _calls_of_a_write(batches)
     for n in range(1, calls + 1):
         filesystem, path = disk()
         filesystem.fail_at(filesystem.calls + n, code)
         with pytest.raises(OSError, match=r".") as caught:
-            write(filesystem, path, BATCHES)
+            write(filesystem, path, batches)
         assert caught.value.errno == code
         left = filesystem.paths()
         assert left in ([], [path])
         if left:
             assert n == calls, "only the sync of the directory fails after the rename"
-            assert rows_in(filesystem, path) == ROWS
+            assert rows_in(filesystem, path) == rows_of(batches)
 
 
 @pytest.mark.guarantee("G1")
-def test_power_loss_at_any_call_leaves_the_whole_segment_or_none() -> None:
-    calls = _calls_of_a_write()
+@pytest.mark.parametrize("batches", WORKLOADS)
+def test_power_loss_at_any_call_leaves_the_whole_segment_or_none(batches: list[pa.RecordBatch]) -> None:
+    calls = _calls_of_a_write(batches)
     for n in range(1, calls + 2):
         for seed in range(8):
             filesystem, path = disk()
             filesystem.cut_at(filesystem.calls + n)
             try:
-                write(filesystem, path, BATCHES)
+                write(filesystem, path, batches)
                 published = True
             except PowerCut:
                 published = False
             left = filesystem.after_power_cut(seed)
             assert published == (n == calls + 1)
             if left.exists(path):
-                assert rows_in(left, path) == ROWS
+                assert rows_in(left, path) == rows_of(batches)
             assert left.exists(path) or not published
 
 
-def _calls_of_a_write() -> int:
+def _calls_of_a_write(batches: list[pa.RecordBatch]) -> int:
     filesystem, path = disk()
     start = filesystem.calls
-    write(filesystem, path, BATCHES)
+    write(filesystem, path, batches)
     return filesystem.calls - start
 
 
@@ -215,7 +225,7 @@ def test_the_file_is_synced_on_the_way_when_asked() -> None:
         schema=schema,
         batches=batches,
         runs=runs,
-        sync_every_bytes=2 * WRITE_BYTES,
+        sizes=SegmentSizes(sync_every_bytes=2 * WRITE_BYTES),
     )
     assert [operation for _, operation, _ in filesystem.log].count("sync_data") == 3
     verify_segment(filesystem.open(path, Mode.READ))

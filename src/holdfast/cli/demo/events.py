@@ -1,0 +1,71 @@
+"""What the demo writes: a small exchange with trades, quotes and orders.
+
+Promise: every event follows from its channel and id alone, with integer arithmetic, so that a reader can compute what
+must be stored. Frame `fsn` (from 1) carries the next ids of each channel; frames are sent in order, so ids ascend.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.model.frame import Entry
+
+ROWS = {"trades": 20, "quotes": 60, "orders": 20}
+"""Events of each channel in a frame."""
+
+SYMBOLS = pa.array(["AAPL", "AMZN", "ASML", "BAYN", "GOOG", "META", "MSFT", "NVDA", "SAP", "SIE", "TSLA", "TTE"])
+SIDES = pa.array(["buy", "sell"])
+FIRST_TIME_US = 1_767_346_200_000_000  # 2026-01-02 09:30 UTC
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+def first_id(channel: str, fsn: int) -> int:
+    """The id of a frame's first event in a channel."""
+    return (fsn - 1) * ROWS[channel] + 1
+
+
+def make_frame(fsn: int) -> list[Entry]:
+    """The entries of a frame, one for each channel."""
+    return [Entry(channel, make_batch(channel, first_id(channel, fsn), rows)) for channel, rows in ROWS.items()]
+
+
+def make_batch(channel: str, first: int, rows: int) -> pa.RecordBatch:
+    """The events with the ids `first` and following."""
+    return make_events(channel, np.arange(first, first + rows, dtype=np.int64))
+
+
+def make_events(channel: str, ids: Ints) -> pa.RecordBatch:
+    """The events with these ids."""
+    noise = _mixed(ids)
+    symbol = noise % len(SYMBOLS)
+    cents = 2_500 + 4_700 * symbol + np.abs(ids // 50 % 2_000 - 1_000) + noise // 16 % 40
+    common = {
+        "id": pa.array(ids),
+        "ts": pa.array(FIRST_TIME_US + ids * 250, pa.timestamp("us", "UTC")),
+        "symbol": SYMBOLS.take(pa.array(symbol)),
+    }
+    return pa.RecordBatch.from_pydict(common | _own_columns(channel, cents, noise))
+
+
+def _own_columns(channel: str, cents: Ints, noise: Ints) -> dict[str, pa.Array]:
+    lots = pa.array((1 + noise // 1_024 % 40) * 25, pa.int32())
+    if channel == "quotes":
+        return {"bid": pa.array((cents - 2) / 100), "ask": pa.array((cents + 2) / 100), "size": lots}
+    price = {"price": pa.array(cents / 100), "qty": lots}
+    if channel == "orders":
+        side = SIDES.take(pa.array(noise // 65_536 % 2))
+        return price | {"side": side, "account": pa.array(10_000 + noise // 131_072 % 500, pa.int32())}
+    return price
+
+
+def _mixed(ids: Ints) -> Ints:
+    """Numbers that look random and follow from the id (the finalizer of SplitMix64), as 0..2^31-1."""
+    x = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (x >> np.uint64(33)).astype(np.int64)

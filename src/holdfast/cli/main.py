@@ -1,0 +1,109 @@
+"""The commands of `holdfast` and their options.
+
+Promise: here are names, options and help texts; what a command does is in its own module, imported when it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast import __version__
+from holdfast.cli.answer import answering
+from holdfast.errors import BadRequest
+
+app = typer.Typer(
+    name="holdfast",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Holdfast: a durable store-and-forward pipeline. Accepted events are never lost."""
+
+
+@app.command()
+def demo(
+    *,
+    seconds: Annotated[float, typer.Option(min=0.5, max=3600, help="How long the writer writes, in all.")] = 12.0,
+    kills: Annotated[int, typer.Option(min=1, max=100, help="How often the writer is killed.")] = 3,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Where to put the store: new or empty. Default: a temporary directory."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the store, to look into it afterwards.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Repeat the random moments of an earlier run.")] = None,
+    as_json: Json = False,
+) -> None:
+    """See it: a writer is killed in the middle, several times, and nothing is lost or stored twice.
+
+    A process commits events to a store. It is killed with SIGKILL at random moments and started again. It sends again
+    whatever it got no answer for. At the end everything is read back and compared with what was sent and accepted.
+    Exit code 1 if anything is lost, doubled, changed or out of order.
+    """
+    with answering("demo", as_json=as_json):
+        run = _command("demo.run")
+        raise typer.Exit(run(seconds=seconds, kills=kills, directory=directory, keep=keep, seed=seed, as_json=as_json))
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A log file, segment, catalog or store.")],
+    limit: Annotated[int, typer.Option(min=0, help="The most rows a table shows; 0 is all. JSON has all.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Show what is in a log file, a segment, a catalog, or a whole store directory.
+
+    Works on damaged files and on a store that is in use, and never writes. Exit code 1 if damage was found on the way;
+    use `verify` to have every byte checked.
+    """
+    with answering("inspect", as_json=as_json):
+        _require(path)
+        raise typer.Exit(_command("inspect")(path, limit=limit, as_json=as_json))
+
+
+@app.command()
+def verify(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a store.")],
+    as_json: Json = False,
+) -> None:
+    """Check every byte of a store: catalog, segments, log, and what they say of each other.
+
+    Never writes. Exit code 1 if anything is damaged, with file and byte of each place. What a crash leaves and the next
+    start cleans up is a note, not damage. May be used while a process has the store open.
+    """
+    with answering("verify", as_json=as_json):
+        _require(directory)
+        raise typer.Exit(_command("verify")(directory, as_json=as_json))
+
+
+def _require(path: Path) -> None:
+    if not path.exists():
+        raise BadRequest(f"{path} does not exist; give the path of a store or of a file in it")
+
+
+def _command(module: str) -> Any:
+    """The function behind a command. Imported late: `holdfast --help` need not wait for Arrow."""
+    return import_module(f"holdfast.cli.{module}").run
+
+
+if __name__ == "__main__":
+    app()

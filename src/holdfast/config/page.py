@@ -1,0 +1,57 @@
+"""The page `docs/reference/settings.md`, printed from the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.config.table import SETTINGS
+from holdfast.config.values import Setting
+
+_TOP = """\
+# Settings
+
+Printed by `python -m holdfast.config`; a test compares.
+
+Sizes take `KB MB GB TB` (powers of 1000) and `KiB MiB GiB TiB` (powers of 1024); times take `ns us ms s m h d`. Keys
+may be flat (`wal.max_size: 1GiB`) or nested (`wal: {max_size: 1GiB}`). An unknown key, a bad value and a contradiction
+are errors that name the key.
+"""
+
+_CHANNELS = """\
+## Per channel
+
+Each of these holds for all channels, and `channels` overrides it for some:
+
+```yaml
+max_msgs: 1000000
+channels:
+  orders.>:
+    max_age: 72h
+    max_msgs: 0
+  orders.eu:
+    retention: {mode: limits}
+```
+
+A pattern is tokens separated by `.`: a literal, `*` for one token, `>` for the rest (last, one token or more). YAML
+wants quotes around a pattern that begins with `*` or `>`. What an override omits is inherited from the next wider
+pattern that means the channel, in the end from the setting for all channels. An explicit `0` is unlimited; a negative
+number is an error. Patterns are compared token by token from the left, `>` wider than `*` wider than a literal, so of
+two that overlap one is always the narrower: for `a.b.c`, `a.b.>` wins over `a.*.c`.
+
+Where no `file_slice_…` limit is set but channel limits are, a segment holds a quarter of what the channel may:
+`max_msgs` / 4, `max_bytes` / 4, `max_age` / 4 but at least 1 s. The default of `file_slice_max_bytes` does not count as
+set, and an explicit 0 is no limit.
+"""
+
+
+def settings_markdown() -> str:
+    """The whole page."""
+    store = _table(row for row in SETTINGS if not row.per_channel)
+    channel = _table(row for row in SETTINGS if row.per_channel)
+    return f"{_TOP}\n## Store-wide\n\n{store}\n{_CHANNELS}\n{channel}"
+
+
+def _table(rows: Iterable[Setting]) -> str:
+    lines = ["| key | default | allowed | why this default |", "|---|---|---|---|"]
+    lines += [f"| `{row.key}` | `{row.default_text or '(none)'}` | {row.allowed_text} | {row.why} |" for row in rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,37 @@
+"""What the parts of one open store stand on: the same disk, directory, settings, clock, index, channels and tail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.clock import Clock
+from holdfast.config import StoreConfig
+from holdfast.disk.filesystem import Filesystem
+from holdfast.store.catalog import Catalog
+from holdfast.store.channels import ChannelTable
+from holdfast.store.tail import Tail
+
+WAL_DIR = "wal"
+ACK_DIR = "ack"
+CHANNELS_DIR = "channels"
+QUARANTINE_DIR = "quarantine"
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Shared by reference; each part has its own lock, or uses the tail's."""
+
+    filesystem: Filesystem
+    directory: Path
+    config: StoreConfig
+    clock: Clock
+    store_id: bytes
+    catalog: Catalog
+    channels: ChannelTable
+    tail: Tail
+
+    @property
+    def channels_directory(self) -> Path:
+        """Where the segments are."""
+        return self.directory / CHANNELS_DIR

@@ -1,0 +1,85 @@
+"""One thread that takes what has queued up and handles it as a group: the engine of every group commit.
+
+Subclasses say what a group does. While `process` waits for the disk, callers queue more, so one sync serves many.
+A worker runs on a thread (`run`) or, without one, as often as its owner calls `step`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+from holdfast.errors import Closed
+
+GROUP_BYTES_MAX = 8 << 20
+"""A group beyond this gains nothing from one more item and only delays its answers."""
+GROUP_ITEMS_MAX = 4096
+
+Item = TypeVar("Item")
+
+
+class GroupWorker(Generic[Item]):
+    """Thread-safe for `submit` and `close`; everything else belongs to the worker's thread."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._queue: deque[Item] = deque()
+        self._turn = threading.Condition()
+        self._closed = False
+
+    def process(self, group: list[Item]) -> None:
+        """Handle a group, and answer each of its items."""
+        raise NotImplementedError
+
+    def item_bytes(self, item: Item) -> int:
+        """What an item adds to its group."""
+        raise NotImplementedError
+
+    def seconds_until_due(self) -> float | None:
+        """When `tick` has something to do without an item; None for never."""
+        return None
+
+    def tick(self, *, closing: bool) -> None:
+        """Called after every turn."""
+
+    def submit(self, item: Item) -> None:
+        """Queue an item; `Closed` once the worker takes no more."""
+        with self._turn:
+            if self._closed:
+                raise Closed(what=self._what)
+            self._queue.append(item)
+            if len(self._queue) == 1:
+                self._turn.notify()
+
+    def close(self) -> None:
+        """Take no more items; `run` returns after the queued ones."""
+        with self._turn:
+            self._closed = True
+            self._turn.notify()
+
+    def run(self) -> None:
+        """Handle groups until closed."""
+        while self.step(wait=True):
+            pass
+
+    def step(self, *, wait: bool) -> bool:
+        """One group; False once closed and empty."""
+        group = self._take(wait=wait)
+        if group:
+            self.process(group)
+        self.tick(closing=self._closed)
+        return bool(group) or not self._closed
+
+    def _take(self, *, wait: bool) -> list[Item]:
+        group: list[Item] = []
+        size = 0
+        with self._turn:
+            if wait and not self._queue and not self._closed:
+                self._turn.wait(self.seconds_until_due())
+            while self._queue and len(group) < GROUP_ITEMS_MAX:
+                size += self.item_bytes(self._queue[0])
+                if group and size > GROUP_BYTES_MAX:
+                    break
+                group.append(self._queue.popleft())
+        return group

@@ -1,0 +1,11 @@
+"""Retention: what goes, when, and how every loss is told.
+
+| file | purpose |
+|---|---|
+| timekeeping.py | a time of day that does not believe jumps of the wall clock |
+| evict.py | the one way a segment goes: told first, then deleted or archived |
+| keeper.py | what goes: confirmed, then old, then over a channel's limit, then over the size cap |
+
+Precedence: confirmed first, then age, then channel limits, then the size cap. Under `backpressure` the size cap deletes
+confirmed data only; everything else waits.
+"""

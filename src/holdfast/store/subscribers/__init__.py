@@ -1,0 +1,10 @@
+"""Subscribers: durable names that read channels and confirm what they have done with.
+
+| file | purpose |
+|---|---|
+| progress.py | mark, gap set and what is free to hand out, for one subscriber and channel |
+| notes.py | subscribers as the catalog and the log keep them |
+| acklog.py | the acknowledgement log: records and group commit |
+| registry.py | all subscribers; claims, redelivery, news |
+| subscriber.py | the handle a program holds; leases |
+"""

@@ -1,0 +1,32 @@
+"""Subscribers as values that the catalog and the acknowledgement log both keep (MessagePack arrays)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SubscriberNote(msgspec.Struct, frozen=True, array_like=True):
+    """A subscriber as the catalog and the log keep it."""
+
+    subscriber_id: int
+    name: str
+    patterns: tuple[str, ...]
+    newest_first: bool
+    created_at_ns: int
+
+
+class ProgressNote(msgspec.Struct, frozen=True, array_like=True):
+    """How far a subscriber is in a channel, as the catalog and the log keep it."""
+
+    subscriber_id: int
+    channel_id: int
+    start_seq: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """All subscribers at one moment."""
+
+    next_subscriber_id: int
+    subscribers: tuple[SubscriberNote, ...]
+    progress: tuple[ProgressNote, ...]

@@ -1,0 +1,87 @@
+"""How far one subscriber is in one channel: high-water mark, gap set, and what may be handed out next. Pure.
+
+    start          mark                 highest confirmed            published
+      |  confirmed  |  gap  | confirmed | gap |  confirmed |   not read   |
+      +-------------+-------+-----------+-----+------------+--------------+
+
+- The **mark** is the highest seq such that everything from `start` to it is confirmed (acked, dropped or rejected). It
+  never passes a hole and never moves back (G7).
+- The **gap set** is what is missing between the mark and the highest confirmed seq.
+- **Claimed** is what must not be handed out: confirmed, leased, or waiting for its time after a nack.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from holdfast.model.intervals import IntervalSet
+
+
+class Outcome(IntEnum):
+    """What became of events for one subscriber. The numbers are those of ack.log."""
+
+    ACK = 1
+    NACK = 2
+    DROPPED = 3
+    REJECTED = 4
+
+    @property
+    def settles(self) -> bool:
+        """Whether the events are done with: only a nack is not."""
+        return self is not Outcome.NACK
+
+
+class Progress:
+    """One subscriber, one channel."""
+
+    __slots__ = ("claimed", "confirmed", "start_seq")
+
+    def __init__(self, start_seq: int, confirmed: IntervalSet | None = None) -> None:
+        self.start_seq = start_seq
+        self.confirmed = confirmed if confirmed is not None else IntervalSet()
+        self.claimed = IntervalSet(self.confirmed)
+
+    @property
+    def mark(self) -> int:
+        """The high-water mark; one below the start when nothing is confirmed."""
+        return self.confirmed.end_of_run(self.start_seq)
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """The gap set, as ranges."""
+        highest = self.confirmed.highest
+        return [] if highest is None else list(self.confirmed.missing(self.mark + 1, highest))
+
+    def settle(self, first_seq: int, last_seq: int) -> None:
+        """Events are acked, dropped or rejected. Those before the start do not concern this subscriber."""
+        first_seq = max(first_seq, self.start_seq)
+        if first_seq <= last_seq:
+            self.confirmed.add(first_seq, last_seq)
+            self.claimed.add(first_seq, last_seq)
+
+    def is_settled(self, first_seq: int, last_seq: int) -> bool:
+        """Whether nothing of the range is owed to this subscriber."""
+        return self.confirmed.covers(max(first_seq, self.start_seq), last_seq)
+
+    def owed(self, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
+        """The parts of the range that are owed to this subscriber."""
+        return list(self.confirmed.missing(max(first_seq, self.start_seq), last_seq))
+
+    def claim(self, first_seq: int, last_seq: int) -> None:
+        """Do not hand these out again for now."""
+        self.claimed.add(first_seq, last_seq)
+
+    def unclaim(self, first_seq: int, last_seq: int) -> None:
+        """Hand these out again, except what was confirmed meanwhile."""
+        self.claimed.discard(first_seq, last_seq)
+        for first, last in self.confirmed.overlap(first_seq, last_seq):
+            self.claimed.add(first, last)
+
+    def next_free(self, last_seq: int, *, newest_first: bool) -> tuple[int, int] | None:
+        """The next range up to `last_seq` that may be handed out."""
+        if newest_first:
+            return self.claimed.highest_missing(self.start_seq, last_seq)
+        return self.claimed.lowest_missing(self.start_seq, last_seq)
+
+    def unconfirmed(self, last_seq: int) -> int:
+        """How many events up to `last_seq` are owed."""
+        return sum(last - first + 1 for first, last in self.confirmed.missing(self.start_seq, last_seq))
