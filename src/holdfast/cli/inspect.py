@@ -216,7 +216,13 @@ def _show_store(console: Console, view: StoreView, limit: int) -> None:
         name = str(Path(log.file).relative_to(view.directory))
         logs.add_row(name, size(log.size_bytes), count(log.records), count(log.frames), "yes" if log.closed else "no")
     console.print(logs)
-    for kind, files in (("unfinished", view.unfinished), ("set aside", view.set_aside), ("unknown", view.unknown)):
+    odd = {
+        "unfinished": view.unfinished,
+        "set aside": view.set_aside,
+        "archived": view.archived,
+        "unknown": view.unknown,
+    }
+    for kind, files in odd.items():
         for file in files:
             print_place(console, kind, file)
     _show_damage(console, view.damage)

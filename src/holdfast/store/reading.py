@@ -29,10 +29,10 @@ from holdfast.model.schema import SchemaMode
 from holdfast.store.catalog import PublishedSegment
 from holdfast.store.channels import Channel
 from holdfast.store.ground import Ground
-from holdfast.store.segments.combine import combine
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.segments.runs import SYSTEM_COLUMNS, RunTable
 from holdfast.store.tail import Chunk
+from holdfast.store.wal.codec import decode_batches
 
 Position = int | str | datetime
 VERIFIED_MAX = 100_000
@@ -123,7 +123,7 @@ class Reader:
         runs = RunTable.from_runs([chunk.run for chunk in wanted])
         names = columns(wanted[0].version.schema)
         seq = wanted[0].run.first_seq
-        for batch in combine([chunk.batch() for chunk in wanted], wanted[0].version.schema):
+        for batch in decode_batches((chunk.payload for chunk in wanted), wanted[0].version.schema):
             low, high = max(first, seq), min(last, seq + batch.num_rows - 1)
             if low <= high:
                 part = batch.slice(low - seq, high - low + 1)
@@ -195,7 +195,9 @@ class Reader:
 
     def _resolve_end(self, channel: Channel, end: Position, chunks: list[Chunk]) -> int:
         resolved = self._resolve(channel, end, chunks, what="end")
-        return resolved - 1 if isinstance(end, datetime) else resolved
+        if isinstance(end, datetime):
+            return resolved - 1
+        return 0 if end == 0 else resolved
 
     def _seq_at(self, channel: Channel, time_ns: int, chunks: list[Chunk]) -> int:
         """The first event that came in at or after a time."""

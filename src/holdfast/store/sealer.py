@@ -37,6 +37,7 @@ from holdfast.store.segments.metadata import SegmentMeta, event_time_range
 from holdfast.store.segments.runs import RunTable
 from holdfast.store.segments.writer import write_segment
 from holdfast.store.tail import Unit
+from holdfast.store.wal.codec import decode_batches
 from holdfast.store.wal.log import Wal
 from holdfast.telemetry import event
 
@@ -105,7 +106,7 @@ class Sealer:
     def _write(self, unit: Unit) -> Publication:
         channel, chunks = unit.channel, unit.chunks
         directory = self._channel_directory(channel.name)
-        batches = [chunk.batch() for chunk in chunks]
+        batches = decode_batches((chunk.payload for chunk in chunks), unit.version.schema)
         first_event, last_event = event_time_range(batches, channel.limits.event_time_column)
         first, last = chunks[0].run, chunks[-1].run
         ingested = [chunk.run.ingested_at_ns for chunk in chunks]

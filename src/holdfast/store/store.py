@@ -250,7 +250,8 @@ class Store:
         known = self._channels.get(entry.channel)
         checked = check_schema(entry.channel, entry.batch.schema, self._limits, known=known.checked if known else None)
         check_batch(entry.channel, entry.batch, self._limits, checked=checked)
-        _check_partitions(entry)
+        if entry.partitions:
+            _check_partitions(entry)
         channel = known or self._channels.get_or_create(entry.channel)
         channel.checked = checked
         version, batch = self._channels.fit(channel, entry.batch)

@@ -8,7 +8,7 @@ What is checked, in this order:
 
     1. catalog    rows against their checksums; pages, order and indexes by SQLite
     2. segments   each one is there, has its size and its checksum, and says of itself what the catalog says; those of a
-                  channel follow each other, and numbers are skipped only in the steps that recovery uses
+                  channel follow each other in seq and committed_id
     3. logs       each record; each file follows the one before it; frames continue what is published, without a hole
     4. orphans    segments that the catalog does not know: harmless if the log holds their events
     5. the rest   unfinished and unknown files
@@ -202,9 +202,25 @@ class _Check:
             segments = list(group)
             for segment in segments:
                 self._segment(contents, segment)
-            for before, after in pairwise(segments):
-                self._neighbours(contents, before, after)
-            self._newest(contents, segments[-1])
+            self._sequence(contents, segments)
+
+    def _sequence(self, contents: CatalogContents, segments: list[PublishedSegment]) -> None:
+        """The segments of one channel among each other. Eviction may leave holes, and takes any segment."""
+        missing = 0
+        for before, after in pairwise(segments):
+            missing += max(0, after.meta.first_seq - before.meta.last_seq - 1)
+            self._neighbours(contents, before, after)
+        newest = segments[-1]
+        channel = contents.channels.get(newest.channel_id)
+        if channel is None:
+            self.disagreement(contents.path, 0, f"segment {newest.meta.segment_seq} is of a channel that is not listed")
+            return
+        if channel.next_seq <= newest.meta.last_seq:
+            reason = f"channel {channel.name!r} goes on at seq {channel.next_seq}, its newest segment ends at"
+            self.disagreement(contents.path, 0, f"{reason} {newest.meta.last_seq}")
+        if missing % UNSYNCED_EVENTS_MAX:
+            reason = f"{missing} events between the segments of channel {channel.name!r} are in none: they were evicted"
+            self.note(contents.path, 0, reason)
 
     def _segment(self, contents: CatalogContents, segment: PublishedSegment) -> None:
         path = segment_path(self._directory, contents, segment)
@@ -240,24 +256,12 @@ class _Check:
 
     def _neighbours(self, contents: CatalogContents, before: PublishedSegment, after: PublishedSegment) -> None:
         path = segment_path(self._directory, contents, after)
-        missing = after.meta.first_seq - before.meta.last_seq - 1
-        if missing < 0:
-            reason = f"begins at seq {after.meta.first_seq}, but {before.file_name} goes up to {before.meta.last_seq}"
-            self.damage(path, 0, reason)
-        elif missing % UNSYNCED_EVENTS_MAX:
-            reason = f"begins at seq {after.meta.first_seq}, and no segment holds the {missing} events before it"
-            self.disagreement(path, 0, reason)
-        if after.meta.first_committed_id <= before.meta.last_committed_id:
-            first, last = after.meta.first_committed_id, before.meta.last_committed_id
-            self.damage(path, 0, f"begins at committed_id {first}, but {before.file_name} goes up to {last}")
-
-    def _newest(self, contents: CatalogContents, newest: PublishedSegment) -> None:
-        channel = contents.channels.get(newest.channel_id)
-        if channel is None:
-            self.disagreement(contents.path, 0, f"segment {newest.meta.segment_seq} is of a channel that is not listed")
-        elif channel.next_seq != newest.meta.last_seq + 1:
-            reason = f"channel {channel.name!r} goes on at seq {channel.next_seq}, its newest segment ends at"
-            self.disagreement(contents.path, 0, f"{reason} {newest.meta.last_seq}")
+        for what, end, start in (
+            ("seq", before.meta.last_seq, after.meta.first_seq),
+            ("committed_id", before.meta.last_committed_id, after.meta.first_committed_id),
+        ):
+            if start <= end:
+                self.damage(path, 0, f"begins at {what} {start}, but {before.file_name} goes up to {end}")
 
     # -- 3. logs ----------------------------------------------------------------------------------------------------
 
@@ -277,7 +281,8 @@ class _Check:
         """All files of one log; returns the last one that is needed."""
         cursor = contents.number(f"{name}_cursor")
         headers = [(path, self._header(path)) for path in paths]
-        self._check_start(name, headers, cursor)
+        if not self._check_start(name, headers, cursor) and replay is not None:
+            replay.lose_track()
         before: LogFile | None = None
         for (path, _), following in zip_longest(headers, headers[1:]):
             after = following[1] if following is not None else None
@@ -297,16 +302,20 @@ class _Check:
         except (OSError, CorruptData, UnsupportedFormat):
             return None
 
-    def _check_start(self, name: str, headers: list[tuple[Path, FileHeader | None]], cursor: int | None) -> None:
+    def _check_start(self, name: str, headers: list[tuple[Path, FileHeader | None]], cursor: int | None) -> bool:
+        """Whether the oldest file that is needed is there."""
         if cursor is None:
-            return
+            return True
         if not headers:
             reason = f"log {name!r} is needed from position {cursor} on, and there is no file of it"
             self.disagreement(self._directory / name, 0, reason)
-        elif headers[0][1] is not None and headers[0][1].start_position > cursor:
-            path, first = headers[0][0], headers[0][1]
+            return False
+        path, first = headers[0]
+        if first is not None and first.start_position > cursor:
             reason = f"is missing: the log is needed from position {cursor} on, and begins at {first.start_position}"
             self.disagreement(log_path(path.parent, name, first.number - 1), 0, reason)
+            return False
+        return True
 
     def _log_file(self, path: Path, *, name: str, last: bool, needed: bool, store_id: bytes | None) -> LogFile | None:
         found: LogFile | None = None
@@ -359,9 +368,13 @@ class _Check:
         """Segments that are complete but not published."""
         published = {segment_path(self._directory, contents, segment) for segment in contents.segments}
         for path in self._files.segments:
-            if path not in published:
-                with self._reading(path):
-                    self._orphan(path)
+            if path in published:
+                continue
+            if int(path.stem.removeprefix("seg-")) in contents.doomed:
+                self.note(path, 0, "was evicted; the next start removes it")
+                continue
+            with self._reading(path):
+                self._orphan(path)
 
     def _orphan(self, path: Path) -> None:
         file = self._filesystem.open(path, Mode.READ)
@@ -382,6 +395,8 @@ class _Check:
             self.note(path, 0, "is being written" if self._live else "was never finished; the next start removes it")
         for path in self._files.set_aside:
             self.note(path, 0, "was damaged and set aside by an earlier start")
+        for path in self._files.archived:
+            self.note(path, 0, "was evicted and archived; the archive script takes it from here")
         for path in self._files.unknown:
             self.note(path, 0, "is not a file of a store; holdfast leaves it alone")
 

@@ -1,8 +1,8 @@
 """`holdfast demo`: a writer is killed in the middle, several times, and the proof that nothing is lost.
 
-    run.py ── starts ──► writer.py ── commits ──► store
-       ▲                    │
-       └── pipe: opened, sent, answered ◄── only after the store accepted
+    run ──── starts ──► writer ──── commits ──► store
+     ▲                    │
+     └─ pipe: opened, sent, answered (only after the store accepted)
 
 Promise: an answer counts only if it came out of the writer's pipe, and the check compares the store with those answers,
 event by event. The kill is a real SIGKILL of a real process. It proves process death, not power loss.

@@ -5,8 +5,9 @@ its log are copied into a temporary directory and the copy is opened. Both are r
 that state was on disk between them.
 
 Every row that carries a checksum is compared with it, and SQLite checks its pages, the order of rows, and each index
-against its table. What is damaged is left out and listed; the rest can be used. Rows of `segment_slots` and `event_ids`
-carry no checksum; `verify` compares the former with the segments. Tables are taken from the file, not from a list.
+against its table. What is damaged is left out and listed; the rest can be used. Tables are taken from the file, not
+from a list. Some (`segment_slots`, `event_ids`, `doomed`, `losses`) carry no checksum; `verify` compares the first of
+these with the segments.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class CatalogContents:
     segments: list[PublishedSegment] = field(default_factory=list)
     slots: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
     segment_slots: dict[int, dict[bytes, list[tuple[int, int]]]] = field(default_factory=dict)
+    doomed: set[int] = field(default_factory=set)
+    """Numbers of evicted segments whose files may still be there."""
     rows: dict[str, int] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
 
@@ -226,12 +229,17 @@ def _take_segment_slot(contents: CatalogContents, row: Row) -> None:
     contents.segment_slots.setdefault(segment_seq, {}).setdefault(slot_id, []).append((first_fsn, last_fsn))
 
 
+def _take_doomed(contents: CatalogContents, row: Row) -> None:
+    contents.doomed.add(int(row[0]))
+
+
 _TAKERS: dict[str, Take] = {
     "meta": _take_meta,
     "channels": _take_channel,
     "segments": _take_segment,
     "slots": _take_slot,
     "segment_slots": _take_segment_slot,
+    "doomed": _take_doomed,
 }
 """What is read of the other tables is their checksums and their number of rows."""
 

@@ -45,6 +45,8 @@ class StoreFiles:
     """`.tmp`: being written, or left by a crash; the next start removes them."""
     set_aside: tuple[Path, ...]
     """Damaged files that a start moved away."""
+    archived: tuple[Path, ...]
+    """`.bak`: evicted segments and their descriptions, for the archive script."""
     unknown: tuple[Path, ...]
 
 
@@ -84,6 +86,7 @@ class StoreView:
     catalog_rows: dict[str, int]
     unfinished: tuple[str, ...]
     set_aside: tuple[str, ...]
+    archived: tuple[str, ...]
     unknown: tuple[str, ...]
     damage: tuple[Damage, ...]
     kind: Literal["store"] = "store"
@@ -111,6 +114,7 @@ def inspect_store(filesystem: Filesystem, directory: Path) -> StoreView:
         catalog_rows=contents.rows,
         unfinished=tuple(map(str, files.unfinished)),
         set_aside=tuple(map(str, files.set_aside)),
+        archived=tuple(map(str, files.archived)),
         unknown=tuple(map(str, files.unknown)),
         damage=tuple(damage),
     )
@@ -197,17 +201,18 @@ def list_store(filesystem: Filesystem, directory: Path) -> StoreFiles:
 
 def _kind(place: Path, entry: DirEntry) -> str:
     """The field of `StoreFiles` to which a file belongs."""
-    folder = place.parts[0]
-    if entry.is_dir:
-        return "unknown"
-    if folder == QUARANTINE_DIR:
-        return "set_aside"
-    if entry.name.endswith(".tmp"):
-        return "unfinished"
-    if folder == CHANNELS_DIR and len(place.parts) == 3 and _SEGMENT_FILE_NAME.fullmatch(entry.name):
-        return "segments"
-    if folder in {WAL_DIR, ACK_DIR} and LOG_FILE_NAME.fullmatch(entry.name):
-        return "logs" if folder == WAL_DIR else "ack_logs"
+    folder, depth = place.parts[0], len(place.parts)
+    for kind, fits in (
+        ("unknown", entry.is_dir),
+        ("set_aside", folder == QUARANTINE_DIR),
+        ("unfinished", entry.name.endswith(".tmp")),
+        ("archived", folder == CHANNELS_DIR and depth == 3 and entry.name.endswith(".bak")),
+        ("segments", folder == CHANNELS_DIR and depth == 3 and _SEGMENT_FILE_NAME.fullmatch(entry.name)),
+        ("logs", folder == WAL_DIR and LOG_FILE_NAME.fullmatch(entry.name)),
+        ("ack_logs", folder == ACK_DIR and LOG_FILE_NAME.fullmatch(entry.name)),
+    ):
+        if fits:
+            return kind
     return "unknown"
 
 

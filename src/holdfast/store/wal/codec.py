@@ -24,7 +24,7 @@ IPC stream, for batches with dictionaries. Arrow bytes and options are padded to
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pyarrow as pa
@@ -39,6 +39,12 @@ KIND_FLOORS = 1
 KIND_SCHEMA = 2
 KIND_FRAME = 3
 KIND_NAMES = {KIND_FLOORS: "floors", KIND_SCHEMA: "schema", KIND_FRAME: "frame", 0xFFFF: "close"}
+
+SMALL_BYTES = 1 << 16
+"""Below this a copy is cheaper than one more batch."""
+JOINED_BYTES = 1 << 20
+"""What small ones are joined to."""
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 FORM_MESSAGE = 0
 FORM_STREAM = 1
@@ -118,6 +124,37 @@ def encode_batch(batch: pa.RecordBatch, *, has_dictionaries: bool) -> Payload:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return Payload(sink.getvalue(), FORM_STREAM, batch.num_rows)
+
+
+def decode_batches(payloads: Iterable[Payload], schema: pa.Schema) -> list[pa.RecordBatch]:
+    """The batches of many payloads of one schema, in order.
+
+    Large ones are views of their bytes. Neighbours that are small are read as one stream and come as one batch: a
+    segment may hold tens of thousands of them, and each would cost as much as its bytes.
+    """
+    batches: list[pa.RecordBatch] = []
+    small: list[Payload] = []
+    small_bytes = 0
+    for payload in payloads:
+        is_small = payload.form == FORM_MESSAGE and payload.buffer.size < SMALL_BYTES
+        if not is_small or small_bytes >= JOINED_BYTES:
+            batches += _decode_small(small, schema)
+            small, small_bytes = [], 0
+        if is_small:
+            small.append(payload)
+            small_bytes += payload.buffer.size
+        else:
+            batches.append(payload.decode(schema))
+    return batches + _decode_small(small, schema)
+
+
+def _decode_small(payloads: list[Payload], schema: pa.Schema) -> list[pa.RecordBatch]:
+    if len(payloads) < 2:
+        return [payload.decode(schema) for payload in payloads]
+    stream = b"".join([schema.serialize(), *[payload.buffer for payload in payloads], END_OF_STREAM])
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+        batches: list[pa.RecordBatch] = reader.read_all().combine_chunks().to_batches()
+    return batches
 
 
 def encode_floors(floors: Floors) -> NewRecord:
