@@ -55,8 +55,8 @@ NOT NULL,
   NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS segments_by_seq ON segments (channel_id, first_seq);
 CREATE TABLE IF NOT EXISTS slots (slot_id BLOB PRIMARY KEY, ranges BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS segment_slots (slot_id BLOB NOT NULL, first_fsn INTEGER NOT NULL, last_fsn INTEGER NOT NULL,
-  segment_seq INTEGER NOT NULL, PRIMARY KEY (slot_id, first_fsn, segment_seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS segment_slots (slot_id BLOB NOT NULL, first_fsn INTEGER NOT NULL,
+  segment_seq INTEGER NOT NULL, last_fsn INTEGER NOT NULL, PRIMARY KEY (slot_id, first_fsn, segment_seq)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS event_ids (channel_id INTEGER NOT NULL, digest BLOB NOT NULL, seq INTEGER NOT NULL,
   PRIMARY KEY (channel_id, digest)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS subscribers (subscriber_id INTEGER PRIMARY KEY, note BLOB NOT NULL, crc INTEGER NOT NULL);
@@ -175,7 +175,7 @@ class Catalog:
                     _merge_slot(change, slot_id, ranges)
                     change.executemany(
                         "INSERT OR REPLACE INTO segment_slots VALUES (?, ?, ?, ?)",
-                        [(slot_id, first, last, item.segment.meta.segment_seq) for first, last in ranges],
+                        [(slot_id, first, item.segment.meta.segment_seq, last) for first, last in ranges],
                     )
                 change.executemany(
                     "INSERT OR IGNORE INTO event_ids VALUES (?, ?, ?)",
@@ -199,7 +199,7 @@ class Catalog:
                 "AND first_seq > ? ORDER BY first_seq LIMIT 256",
                 (channel_id, first_seq, last_seq, after),
             )
-            yield from map(_segment, page)
+            yield from map(segment_of_row, page)
             if len(page) < 256:
                 return
             after = page[-1][2]
@@ -216,7 +216,7 @@ class Catalog:
 
     def all_segments(self) -> Iterator[PublishedSegment]:
         """Every segment, by number."""
-        return map(_segment, self._query(f"SELECT {_SEGMENT_COLUMNS} FROM segments ORDER BY segment_seq"))
+        return map(segment_of_row, self._query(f"SELECT {_SEGMENT_COLUMNS} FROM segments ORDER BY segment_seq"))
 
     def segment_sizes(self) -> Iterator[tuple[int, int, int]]:
         """(channel id, segment number, size in bytes) of every segment: what recovery compares with the disk."""
@@ -237,7 +237,7 @@ class Catalog:
             "ORDER BY segment_seq",
             (since_ns,),
         )
-        return [_segment(row) for row in rows]
+        return [segment_of_row(row) for row in rows]
 
     def slot_ranges(self, slot_id: bytes) -> list[tuple[int, int]]:
         """Frame numbers of a slot that are in segments, or were."""
@@ -251,7 +251,7 @@ class Catalog:
             "WHERE slot_id = ? AND first_fsn <= ? AND last_fsn >= ?) ORDER BY segment_seq",
             (slot_id, fsn, fsn),
         )
-        return [_segment(row) for row in rows]
+        return [segment_of_row(row) for row in rows]
 
     def event_seqs(self, channel_id: int, digests: Sequence[bytes]) -> dict[bytes, int]:
         """Which of these event ids are in segments, and where."""
@@ -270,7 +270,7 @@ class Catalog:
     def segment(self, segment_seq: int) -> PublishedSegment | None:
         """A segment by its number."""
         rows = self._query(f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq = ?", (segment_seq,))
-        return _segment(rows[0]) if rows else None
+        return segment_of_row(rows[0]) if rows else None
 
     def segment_spans(self, channel_id: int) -> list[tuple[int, int]]:
         """(first seq, last seq) of every segment of a channel, ascending."""
@@ -302,7 +302,7 @@ class Catalog:
             f"ORDER BY first_seq {order} LIMIT 1",
             (channel_id, *span),
         )
-        return _segment(rows[0]) if rows else None
+        return segment_of_row(rows[0]) if rows else None
 
     # -- eviction ---------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class Catalog:
             "ORDER BY first_seq",
             (channel_id, int(by_event_time), time_ns),
         )
-        segments = [_segment(row) for row in found]
+        segments = [segment_of_row(row) for row in found]
         if not by_event_time:
             return segments
         return [item for item in segments if (item.meta.last_event_time_ns or item.meta.last_ingested_at_ns) < time_ns]
@@ -418,7 +418,7 @@ class Catalog:
         with self._translated():
             rows = self._database.query(sql, values)
         for row in rows:
-            if _row_crc(row[:-1]) != row[-1]:
+            if row_crc(row[:-1]) != row[-1]:
                 raise CorruptData(file=self.path, offset_bytes=0, reason=f"row {row[0]!r} does not match its checksum")
         return rows
 
@@ -462,17 +462,19 @@ def _segment_row(segment: PublishedSegment) -> tuple[SqlValue, ...]:
     )
 
 
-def _segment(row: SqlRow) -> PublishedSegment:
+def segment_of_row(row: SqlRow) -> PublishedSegment:
+    """A row of the table `segments`."""
     return PublishedSegment(row[1], SegmentMeta(*msgspec.msgpack.decode(row[9])), bool(row[6]), row[7], row[8])
 
 
-def _row_crc(row: Iterable[SqlValue]) -> int:
+def row_crc(row: Iterable[SqlValue]) -> int:
+    """The checksum that stands in the last column of a row."""
     return crc32c(msgspec.msgpack.encode(list(row)))
 
 
 def _put(change: Transaction, table: str, row: Sequence[SqlValue]) -> None:
     marks = ",".join("?" * (len(row) + 1))
-    change.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*row, _row_crc(row)))
+    change.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*row, row_crc(row)))
 
 
 def _add_losses(change: Transaction, losses: Iterable[Loss]) -> None:

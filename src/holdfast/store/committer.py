@@ -69,7 +69,7 @@ class CommitFuture(Future[FrameReceipt]):
 
 @dataclass(slots=True)
 class Pending:
-    """A frame waiting for its group."""
+    """A frame waiting for its group; without entries, a request to sync."""
 
     entries: list[PreparedEntry]
     identity: Identity
@@ -106,6 +106,7 @@ class Committer(GroupWorker[Pending]):
         self._durability = Durability.SYNCED if self._config.wal_flush == "commit" else Durability.WRITTEN
         self._unsynced_events = 0
         self._sync_due_ns: int | None = None
+        self._ended = threading.Event()
         self.next_committed_id = next_committed_id
         self.groups = self.frames = self.events = self.syncs = 0
 
@@ -116,6 +117,28 @@ class Committer(GroupWorker[Pending]):
         except Closed:
             self._tail.release(item.size_bytes)
             raise
+
+    def settle(self, *, inline: bool) -> None:
+        """When this returns, everything in the tail survives a power cut. For the sealer, under a weak flush policy."""
+        end = self._wal.log.end_position
+        if self._wal.log.synced_position >= end:
+            return
+        barrier = Pending([], None, 0, 0)
+        try:
+            self.submit(barrier)
+        except Closed:
+            self._ended.wait()  # the last turn syncs
+            return
+        if inline:
+            self.step(wait=False)
+        barrier.future.result()
+
+    def run(self) -> None:
+        """Commit groups until closed."""
+        try:
+            super().run()
+        finally:
+            self._ended.set()
 
     def item_bytes(self, item: Pending) -> int:
         """What the frame adds to the log."""
@@ -165,10 +188,10 @@ class Committer(GroupWorker[Pending]):
             record = self._place(pending, group, ingested_at_ns)
             if record is not None:
                 records.append(record)
-        if not records:
-            return
-        self._wal.log.append([*self._wal.notes(chunk.version for _, chunk in group.chunks), *records])
-        if self._must_sync(group):
+        if records:
+            self._wal.log.append([*self._wal.notes(chunk.version for _, chunk in group.chunks), *records])
+        settling = any(not pending.entries for pending in pendings)
+        if (records and self._must_sync(group)) or settling:
             self._wal.log.sync()
             self._synced()
 
@@ -263,15 +286,16 @@ class Committer(GroupWorker[Pending]):
 
     def _drop_known_events(self, entry: PreparedEntry) -> list[int]:
         """Leave out the events whose ids are stored; returns where those are."""
+        unpublished = [entry.channel.unpublished_ids.get(digest) for digest in entry.ids]
         known = entry.known_ids
-        if entry.channel.published_seq != entry.looked_up_at_seq:  # segments were published since the caller looked
+        # After the ids in memory: what the sealer took out of there is published by now.
+        if entry.channel.published_seq != entry.looked_up_at_seq:
             known = self._catalog.event_seqs(entry.channel.id, entry.ids)
-        unpublished = entry.channel.unpublished_ids
         keep: list[bool] = []
         seqs: list[int] = []
         seen: set[bytes] = set()
-        for digest in entry.ids:
-            seq = known.get(digest) or unpublished.get(digest)
+        for digest, waiting_seq in zip(entry.ids, unpublished, strict=True):
+            seq = known.get(digest) or waiting_seq
             if seq is not None:
                 seqs.append(seq)
             keep.append(seq is None and digest not in seen)

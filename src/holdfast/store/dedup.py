@@ -14,6 +14,7 @@ clock forgets nothing.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
@@ -40,6 +41,7 @@ class Dedup:
         self._clock = clock
         self._catalog = catalog
         self._find_original = find_original
+        self._lock = threading.Lock()  # a set of ranges that takes one in is two lists of unequal length for a moment
         self._slots: dict[bytes, IntervalSet] = {}
         self._recent: OrderedDict[SlotFrame, FrameReceipt] = OrderedDict()
         self._guids: OrderedDict[bytes, tuple[int, FrameReceipt]] = OrderedDict()
@@ -59,8 +61,9 @@ class Dedup:
         seen = self._slots.get(frame.slot_id)
         if seen is None:
             seen = self._slots.setdefault(frame.slot_id, IntervalSet(self._catalog.slot_ranges(frame.slot_id)))
-        if frame.fsn not in seen:
-            return None
+        with self._lock:
+            if frame.fsn not in seen:
+                return None
         receipt = self._recent.get(frame)
         return as_duplicate(receipt if receipt is not None else self._find_original(frame))
 
@@ -69,7 +72,8 @@ class Dedup:
         if isinstance(identity, SlotFrame):
             if identity.slot_id not in self._slots:
                 self._slots[identity.slot_id] = IntervalSet(self._catalog.slot_ranges(identity.slot_id))
-            self._slots[identity.slot_id].add(identity.fsn, identity.fsn)
+            with self._lock:
+                self._slots[identity.slot_id].add(identity.fsn, identity.fsn)
             self._recent[identity] = receipt
             if len(self._recent) > RECENT_MAX:
                 self._recent.popitem(last=False)
@@ -80,6 +84,7 @@ class Dedup:
         now_ns = self._clock.monotonic_ns()
         if age_ns >= self._window_ns:
             return
+        self._guids.pop(guid, None)  # one that expired and came again moves to the end
         self._guids[guid] = (now_ns + self._window_ns - age_ns, receipt)
         while self._guids and next(iter(self._guids.values()))[0] <= now_ns:
             self._guids.popitem(last=False)

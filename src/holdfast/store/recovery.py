@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,7 +96,7 @@ def recover(filesystem: Filesystem, directory: Path, config: StoreConfig, *, clo
     orphans, removed = _check_segments(filesystem, directory, state)
     replay = _Replay(state)
     cut, unclean = _read_wal(filesystem, directory, state, replay)
-    removed += _resolve_orphans(filesystem, orphans, state)
+    removed += _resolve_orphans(filesystem, orphans, state, unsynced=unclean)
     skipped = _skip_numbers(state) if unclean else 0
     state.report = RecoveryReport(
         created=created,
@@ -284,7 +285,7 @@ class _Replay:
             self.records += 1
             try:
                 handlers[record.kind](record)
-            except (KeyError, ValueError, pa.ArrowException) as error:
+            except (KeyError, ValueError, struct.error, pa.ArrowException) as error:
                 raise CorruptData(
                     file=found.path,
                     offset_bytes=record.position - found.header.start_position,
@@ -362,8 +363,12 @@ class _Replay:
 # -- 4. orphans -----------------------------------------------------------------------------------------------------
 
 
-def _resolve_orphans(filesystem: Filesystem, orphans: list[Path], state: Recovered) -> list[Path]:
-    """A crash between rename and publish leaves a complete file; the log has its events, so the file goes."""
+def _resolve_orphans(filesystem: Filesystem, orphans: list[Path], state: Recovered, *, unsynced: bool) -> list[Path]:
+    """A crash between rename and publish leaves a complete file; the log has its events, so the file goes.
+
+    So does one whose events were published later under another number, because the sync of its directory had failed.
+    `unsynced`: the log was weak and lost its end; the file's events were accepted without a sync and go too.
+    """
     covered: dict[str, tuple[int, int]] = {}
     for channel, chunk in state.chunks:
         first, _ = covered.get(channel.name, (chunk.run.first_seq, 0))
@@ -374,8 +379,10 @@ def _resolve_orphans(filesystem: Filesystem, orphans: list[Path], state: Recover
             meta = SegmentReader.open(file).meta
         finally:
             file.close()
+        known = state.channels.get(path.parent.name)
+        needed_from = max(meta.first_seq, known.published_seq + 1 if known else 1)
         first, last = covered.get(path.parent.name, (0, -1))
-        if not first <= meta.first_seq <= meta.last_seq <= last:
+        if not unsynced and needed_from <= meta.last_seq and not first <= needed_from <= meta.last_seq <= last:
             raise CorruptData(
                 file=path,
                 offset_bytes=0,

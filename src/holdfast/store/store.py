@@ -510,16 +510,16 @@ class Store:
     def _find_original(self, frame: SlotFrame) -> FrameReceipt:
         """The receipt of a frame that was accepted long ago; empty when its events are gone."""
         receipts = []
-        for segment in self._catalog.segments_of_frame(frame.slot_id, frame.fsn):
-            runs = self._reader.run_table(segment, segment.meta.channel)
-            receipts += [_receipt(segment.meta.channel, run) for run in runs.find_fsn(frame.slot_id, frame.fsn)]
-        for channel in self._channels:
+        for channel in self._channels:  # before the segments: what leaves memory meanwhile is found there
             _, chunks = self._tail.snapshot(channel)
             receipts += [
                 _receipt(channel.name, chunk.run)
                 for chunk in chunks
                 if (chunk.run.slot_id, chunk.run.fsn) == (frame.slot_id, frame.fsn)
             ]
+        for segment in self._catalog.segments_of_frame(frame.slot_id, frame.fsn):
+            runs = self._reader.run_table(segment, segment.meta.channel)
+            receipts += [_receipt(segment.meta.channel, run) for run in runs.find_fsn(frame.slot_id, frame.fsn)]
         return _frame_receipt(receipts)
 
 

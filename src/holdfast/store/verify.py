@@ -269,6 +269,7 @@ class _Check:
         """Each file of each log, then the write-ahead log against the catalog."""
         replay = self._replay = _Replay(_published(contents))
         last = self._log(contents, WAL_NAME, self._files.logs, replay=replay)
+        self._weak = last is not None and last.header.weak and not last.closed
         if last is not None:
             for reason in replay.behind():
                 self.disagreement(last.path, last.end_offset, reason)
@@ -386,6 +387,8 @@ class _Check:
         events = f"events {meta.first_seq}..{meta.last_seq}"
         if self._replay.unpublished(path.parent.name).end_of_run(meta.first_seq) >= meta.last_seq:
             self.note(path, 0, f"is not published; the log holds its {events}, and the next start removes it")
+        elif self._weak:
+            self.note(path, 0, f"holds {events} that were accepted without a sync; the next start removes it")
         else:
             self.disagreement(path, 0, f"holds {events} that neither catalog nor log know")
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from holdfast.disk.filesystem import Filesystem
 from holdfast.errors import BadRequest, UnsupportedFormat
-from holdfast.store.catalog import VERSION, CatalogChannel, PublishedSegment, _row_crc, _segment
+from holdfast.store.catalog import VERSION, CatalogChannel, PublishedSegment, row_crc, segment_of_row
 from holdfast.store.inspect.copies import Damage, read_whole
 from holdfast.store.inspect.logs import columns_of
 
@@ -199,7 +199,7 @@ def _take_row(contents: CatalogContents, table: str, row: Row, *, has_crc: bool)
     """Put a row into `contents`, or say why not."""
     key = row[0].hex() if isinstance(row[0], bytes) else repr(row[0])
     try:
-        if has_crc and _row_crc(row[:-1]) != row[-1]:
+        if has_crc and row_crc(row[:-1]) != row[-1]:
             return f"row {key} of table {table} does not match its checksum"
         if table in _TAKERS:
             _TAKERS[table](contents, row)
@@ -217,7 +217,7 @@ def _take_channel(contents: CatalogContents, row: Row) -> None:
 
 
 def _take_segment(contents: CatalogContents, row: Row) -> None:
-    contents.segments.append(_segment(tuple(row)))
+    contents.segments.append(segment_of_row(tuple(row)))
 
 
 def _take_slot(contents: CatalogContents, row: Row) -> None:
@@ -225,7 +225,7 @@ def _take_slot(contents: CatalogContents, row: Row) -> None:
 
 
 def _take_segment_slot(contents: CatalogContents, row: Row) -> None:
-    slot_id, first_fsn, last_fsn, segment_seq = row
+    slot_id, first_fsn, segment_seq, last_fsn = row
     contents.segment_slots.setdefault(segment_seq, {}).setdefault(slot_id, []).append((first_fsn, last_fsn))
 
 
