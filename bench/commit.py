@@ -51,7 +51,7 @@ def run(bench: Bench) -> list[Result]:
     sustained_calls = int(bench.scale(1.1 * GB, 0.15 * GB)) // len(events(SIZES["1 MiB"]).serialize())
     return [
         *results,
-        *_large(bench, "bursts", calls=BURST_CALLS, rounds=bench.rounds(21)),
+        *_large(bench, "bursts", calls=BURST_CALLS, rounds=bench.rounds(15)),
         *_large(bench, "sustained", calls=sustained_calls, rounds=bench.rounds(3)),
     ]
 

@@ -119,7 +119,7 @@ def conditions(directory: Path) -> dict[str, str]:
     return {
         "processor": f"{os.cpu_count()} × {_processor()}",
         "memory": f"{memory / 2**30:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "filesystem": filesystem_of(directory),
         "Python": platform.python_version(),
         "pyarrow": pa.__version__,

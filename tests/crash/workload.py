@@ -11,7 +11,7 @@ it has and whether it is the right one. Settings are so small that a few dozen f
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,7 @@ TINY: dict[str, object] = {
     "memory_limit": "64KiB",
     "frame.max_size": "32KiB",
 }
+NO_SETTINGS: Mapping[str, object] = {}
 SLOTS = (b"slot of producer", b"another producer")
 CHANNELS = ("alpha", "beta", "gamma")
 
@@ -134,9 +135,9 @@ Note = Callable[["Frame", "FrameReceipt | None"], None]
 """Called with a frame before it is sent, and with its receipt after."""
 
 
-def open_store(filesystem: Filesystem, clock: ManualClock, path: Path = STORE, **settings: object) -> Store:
+def open_store(filesystem: Filesystem, clock: ManualClock, settings: Mapping[str, object] = NO_SETTINGS) -> Store:
     """A store that does everything in the caller's thread."""
-    return Store.open(path, {**TINY, **settings}, filesystem=filesystem, clock=clock, inline=True)
+    return Store.open(STORE, {**TINY, **settings}, filesystem=filesystem, clock=clock, inline=True)
 
 
 def send(store: Store, frame: Frame, note: Note) -> FrameReceipt:
@@ -147,10 +148,12 @@ def send(store: Store, frame: Frame, note: Note) -> FrameReceipt:
     return receipt
 
 
-def run(disk: CrashFilesystem, clock: ManualClock, note: Note, **settings: object) -> Iterator[Store]:
+def run(
+    disk: CrashFilesystem, clock: ManualClock, note: Note, settings: Mapping[str, object] = NO_SETTINGS
+) -> Iterator[Store]:
     """The whole program, a step at a time: two sessions, repeats, a flush, a pause, a close. Yields the store."""
     for session in (FIRST_SESSION, SECOND_SESSION):
-        store = open_store(disk, clock, **settings)
+        store = open_store(disk, clock, settings)
         yield store
         for number, frame in enumerate(session):
             send(store, frame, note)
@@ -165,6 +168,6 @@ def run(disk: CrashFilesystem, clock: ManualClock, note: Note, **settings: objec
         for frame in FIRST_SESSION[:3]:
             send(store, frame, note)
         store.close()
-    store = open_store(disk, clock, **settings)
+    store = open_store(disk, clock, settings)
     yield store
     store.close()

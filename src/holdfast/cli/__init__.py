@@ -7,9 +7,14 @@ what to do next.
 | file | purpose |
 |---|---|
 | main.py | the commands and their options |
+| groups.py | the commands of channels, subscribers and segments, and their options |
 | answer.py | exit codes, the error line, the JSON envelope |
 | display.py | the console, and numbers, sizes and damage for people |
 | inspect.py | `holdfast inspect`: tables of what is in a file |
 | verify.py | `holdfast verify`: findings and the verdict |
+| channels.py | `holdfast channels`: what each holds, its limits; remove one |
+| subscribers.py | `holdfast subscribers`: how far each is, what it is owed and lost; remove one |
+| segments.py | `holdfast segments`: which there are, and who still needs them |
+| picture.py | a store as it is now, from copies of its files; settings from a file |
 | demo/ | `holdfast demo`: a writer is killed in the middle, and the proof that nothing is lost |
 """

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
+from holdfast.cli import groups
 from holdfast.cli.answer import answering
 from holdfast.errors import BadRequest
 
@@ -93,6 +94,11 @@ def verify(
     with answering("verify", as_json=as_json):
         _require(directory)
         raise typer.Exit(_command("verify")(directory, as_json=as_json))
+
+
+app.add_typer(groups.channels, name="channels")
+app.add_typer(groups.subscribers, name="subscribers")
+app.add_typer(groups.segments, name="segments")
 
 
 def _require(path: Path) -> None:

@@ -107,11 +107,11 @@ class FileHeader:
         return body + struct.pack("<I", crc32c(body))
 
     @classmethod
-    def decode(cls, path: Path, data: bytes) -> FileHeader:
-        """The header, or the reason why this is no log file."""
+    def decode(cls, path: Path, data: bytes, *, verify: bool = True) -> FileHeader:
+        """The header, or the reason why this is no log file. `verify` False does not compare its checksum."""
         if len(data) < HEADER_BYTES or data[:8] != MAGIC:
             raise CorruptData(file=path, offset_bytes=0, reason="not a log file", dump=records.dump(data, offset=0))
-        if struct.unpack_from("<I", data, HEADER_BYTES - 4)[0] != crc32c(data[: HEADER_BYTES - 4]):
+        if verify and struct.unpack_from("<I", data, HEADER_BYTES - 4)[0] != crc32c(data[: HEADER_BYTES - 4]):
             raise CorruptData(
                 file=path,
                 offset_bytes=0,
@@ -161,13 +161,18 @@ def log_path(directory: Path, name: str, number: int) -> Path:
     return directory / f"{name}-{number:010d}.log"
 
 
-def read_log_file(filesystem: Filesystem, path: Path, *, last: bool) -> LogFile:
-    """Read one file. Never writes. In a file that is not the last one a tear is damage."""
+def read_log_file(filesystem: Filesystem, path: Path, *, last: bool, verify: bool = True) -> LogFile:
+    """Read one file. Never writes. In a file that is not the last one a tear is damage.
+
+    `verify` False compares no checksums: damaged bytes are then taken for what was written.
+    """
     buffer = _map(filesystem, path)
-    header = FileHeader.decode(path, buffer.slice(0, min(HEADER_BYTES, buffer.size)).to_pybytes())
+    header = FileHeader.decode(path, buffer.slice(0, min(HEADER_BYTES, buffer.size)).to_pybytes(), verify=verify)
     intact: list[Record] = []
     offset, reason = HEADER_BYTES, ""
-    for found in records.scan(buffer, file_id=header.file_id, start_position=header.start_position, offset=offset):
+    for found in records.scan(
+        buffer, file_id=header.file_id, start_position=header.start_position, offset=offset, verify=verify
+    ):
         if isinstance(found, str):
             reason = found
         else:
@@ -201,14 +206,20 @@ def log_numbers(filesystem: Filesystem, directory: Path, name: str) -> list[int]
 
 
 def read_log(
-    filesystem: Filesystem, directory: Path, *, spec: LogSpec, store_id: bytes, from_position: int | None
+    filesystem: Filesystem,
+    directory: Path,
+    *,
+    spec: LogSpec,
+    store_id: bytes,
+    from_position: int | None,
+    verify: bool = True,
 ) -> Iterator[LogFile]:
     """The files that hold `from_position` and later, in order, each checked against its neighbours. Never writes.
 
     `from_position` None says that the log may not have been begun. Raises `CorruptData` at the first damage. A torn
     tail of the last file is left to the caller, in `flaw`.
     """
-    headers = read_headers(filesystem, directory, spec=spec, store_id=store_id)
+    headers = read_headers(filesystem, directory, spec=spec, store_id=store_id, verify=verify)
     if from_position is not None and (not headers or headers[0].start_position > from_position):
         begin = f"the oldest file begins at position {headers[0].start_position}" if headers else "there is no file"
         raise CorruptData(
@@ -223,7 +234,7 @@ def read_log(
     ]
     for header, after in zip_longest(needed, needed[1:]):
         path = log_path(directory, spec.name, header.number)
-        found = read_log_file(filesystem, path, last=after is None)
+        found = read_log_file(filesystem, path, last=after is None, verify=verify)
         if found.flaw is not None and not found.flaw.torn:
             raise CorruptData(
                 file=path,
@@ -241,13 +252,15 @@ def read_log(
         yield found
 
 
-def read_headers(filesystem: Filesystem, directory: Path, *, spec: LogSpec, store_id: bytes) -> list[FileHeader]:
+def read_headers(
+    filesystem: Filesystem, directory: Path, *, spec: LogSpec, store_id: bytes, verify: bool = True
+) -> list[FileHeader]:
     """The headers of all files of a log, ascending, each checked to belong here."""
     headers = []
     for number in log_numbers(filesystem, directory, spec.name):
         path = log_path(directory, spec.name, number)
         buffer = _map(filesystem, path)
-        header = FileHeader.decode(path, buffer.slice(0, min(HEADER_BYTES, buffer.size)).to_pybytes())
+        header = FileHeader.decode(path, buffer.slice(0, min(HEADER_BYTES, buffer.size)).to_pybytes(), verify=verify)
         if header.store_id != store_id:
             raise CorruptData(
                 file=path,
@@ -301,14 +314,22 @@ def mend(filesystem: Filesystem, found: LogFile, *, file_id: int) -> Mended | No
 
 
 def recover_log(
-    filesystem: Filesystem, directory: Path, *, spec: LogSpec, store_id: bytes, from_position: int | None
+    filesystem: Filesystem,
+    directory: Path,
+    *,
+    spec: LogSpec,
+    store_id: bytes,
+    from_position: int | None,
+    verify: bool = True,
 ) -> Iterator[tuple[LogFile, Mended | None]]:
     """`read_log` for a process that goes on writing: unfinished files are removed, an unclean last file is mended."""
     for entry in filesystem.listdir(directory):
         if entry.name.endswith(".tmp"):
             filesystem.unlink(directory / entry.name)
     newest = max(log_numbers(filesystem, directory, spec.name), default=0)
-    for found in read_log(filesystem, directory, spec=spec, store_id=store_id, from_position=from_position):
+    for found in read_log(
+        filesystem, directory, spec=spec, store_id=store_id, from_position=from_position, verify=verify
+    ):
         mended = None
         if found.header.number == newest:
             mended = mend(filesystem, found, file_id=int.from_bytes(os.urandom(8), "little") | 1)
@@ -454,7 +475,7 @@ class AppendLog:
         self._starts[old.number] = old.start_position
         self._file, self._header = file, header
         self._end = self._synced = header.start_position + HEADER_BYTES
-        self._cut = False
+        self._zeroed, self._cut = 0, False
         self.append(self._prologue())
 
     def trim(self, *, keep_from_number: int) -> list[Path]:

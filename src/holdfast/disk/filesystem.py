@@ -23,6 +23,8 @@ All errors are `OSError` (or `sqlite3.Error` from a database), untranslated. `lo
 
 from __future__ import annotations
 
+import errno
+import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -35,6 +37,13 @@ import pyarrow as pa
 Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 SqlValue: TypeAlias = "int | float | str | bytes | None"
 SqlRow: TypeAlias = tuple[Any, ...]
+
+
+def is_full(error: OSError | sqlite3.Error) -> bool:
+    """Whether the disk has no room, so that the same may work later."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "disk is full" in str(error)
 
 
 class Mode(Enum):

@@ -84,8 +84,10 @@ def encode(
     ]
 
 
-def decode(buffer: pa.Buffer, view: memoryview, offset: int, *, file_id: int, position: int) -> Record | str:
-    """The record at `offset`, or why there is none."""
+def decode(
+    buffer: pa.Buffer, view: memoryview, offset: int, *, file_id: int, position: int, verify: bool = True
+) -> Record | str:
+    """The record at `offset`, or why there is none. `verify` False believes the payload whatever its checksum says."""
     if len(view) - offset < HEADER_BYTES:
         return "the file ends inside a record header"
     crc = _CRC.unpack_from(view, offset)[0]
@@ -96,7 +98,7 @@ def decode(buffer: pa.Buffer, view: memoryview, offset: int, *, file_id: int, po
     if found_position != position or len(view) - offset < size:
         return f"a header of position {found_position} and {size} bytes stands at position {position}"
     payload = buffer.slice(offset + HEADER_BYTES, length)
-    computed = crc32c(view[offset + 4 : offset + HEADER_BYTES], crc32c(payload))
+    computed = crc32c(view[offset + 4 : offset + HEADER_BYTES], crc32c(payload)) if verify else crc
     if computed != crc:
         return f"checksum is {computed:08x}, the record says {crc:08x}"
     if (
@@ -107,11 +109,13 @@ def decode(buffer: pa.Buffer, view: memoryview, offset: int, *, file_id: int, po
     return Record(kind, payload, position, synced, size)
 
 
-def scan(buffer: pa.Buffer, *, file_id: int, start_position: int, offset: int) -> Iterator[Record | str]:
+def scan(
+    buffer: pa.Buffer, *, file_id: int, start_position: int, offset: int, verify: bool = True
+) -> Iterator[Record | str]:
     """Records from `offset` on; the last item is a text: why there is no further one, "" at the end of the data."""
     view = memoryview(buffer)
     while offset < len(view):
-        found = decode(buffer, view, offset, file_id=file_id, position=start_position + offset)
+        found = decode(buffer, view, offset, file_id=file_id, position=start_position + offset, verify=verify)
         yield found
         if isinstance(found, str):
             return

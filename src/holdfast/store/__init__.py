@@ -23,6 +23,9 @@
 | subscribers/ | who reads what, how far; the acknowledgement log |
 | retention/ | what goes, when, and how every loss is told |
 | recovery.py | opening after any kind of end |
+| statistics.py | what a store has done and holds, as one value |
+| scrub.py | published segments are read again, slowly, to find decay |
+| repair/ | a damaged store becomes a sound one, with all that is still readable |
 | inspect/ | what is in a file, for people |
 | verify.py | is every byte what was written; never changes anything |
 
@@ -31,6 +34,7 @@ On disk:
     <store>/lock  catalog.db  wal/wal-<number>.log  ack/ack-<number>.log  channels/<name>/seg-<segment_seq>.arrow
 """
 
-from holdfast.store.store import Store, StoreStatistics
+from holdfast.store.statistics import StoreStatistics
+from holdfast.store.store import Store
 
 __all__ = ["Store", "StoreStatistics"]

@@ -14,6 +14,7 @@ logs, except what was already deleted from both: floors and remembered slots sta
 | subscribers | who is registered, and for which channels |
 | floors | channels whose first events were discarded by a limit: the first that is left |
 | doomed | files of evicted segments that may still be there |
+| gone | seqs that no segment holds any more, and why: `evicted`, `damage`, `skipped` or `unknown` (`store/repair`) |
 | losses | events, bytes and segments that went unconfirmed, per channel, subscriber and reason, over all time |
 | progress | per subscriber and channel: the start and the confirmed ranges, as of the last checkpoint |
 
@@ -64,6 +65,8 @@ CREATE TABLE IF NOT EXISTS progress (subscriber_id INTEGER NOT NULL, channel_id 
   crc INTEGER NOT NULL, PRIMARY KEY (subscriber_id, channel_id)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS floors (channel_id INTEGER PRIMARY KEY, first_seq INTEGER NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS doomed (segment_seq INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS gone (channel_id INTEGER NOT NULL, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
+  reason TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (channel_id, first_seq)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS losses (channel TEXT NOT NULL, subscriber TEXT NOT NULL, reason TEXT NOT NULL,
   segments INTEGER NOT NULL, events INTEGER NOT NULL, bytes INTEGER NOT NULL,
   PRIMARY KEY (channel, subscriber, reason)) WITHOUT ROWID;
@@ -272,6 +275,12 @@ class Catalog:
         rows = self._query(f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq = ?", (segment_seq,))
         return segment_of_row(rows[0]) if rows else None
 
+    def segment_after(self, segment_seq: int) -> PublishedSegment | None:
+        """The segment with the next higher number."""
+        sql = f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq > ? ORDER BY segment_seq LIMIT 1"
+        rows = self._query(sql, (segment_seq,))
+        return segment_of_row(rows[0]) if rows else None
+
     def segment_spans(self, channel_id: int) -> list[tuple[int, int]]:
         """(first seq, last seq) of every segment of a channel, ascending."""
         return self._database.query(
@@ -328,7 +337,13 @@ class Catalog:
             change.executemany("DELETE FROM segment_slots WHERE segment_seq = ?", numbers)
             change.executemany("DELETE FROM event_ids WHERE channel_id = ? AND seq BETWEEN ? AND ?", spans)
             change.executemany("INSERT OR REPLACE INTO doomed VALUES (?, ?)", doomed)
+            _add_gone(change, spans, reason="evicted")
             _add_losses(change, losses)
+
+    def gone(self, channel_id: int) -> list[tuple[int, int, str]]:
+        """(first seq, last seq, reason) of what no segment of a channel holds any more, ascending."""
+        rows = self._query("SELECT * FROM gone WHERE channel_id = ? ORDER BY first_seq", (channel_id,))
+        return [row[1:4] for row in rows]
 
     def doomed(self) -> set[int]:
         """Numbers of evicted segments whose files may still be there."""
@@ -391,10 +406,11 @@ class Catalog:
             change.execute("DELETE FROM subscribers WHERE subscriber_id = ?", (subscriber_id,))
             change.execute("DELETE FROM progress WHERE subscriber_id = ?", (subscriber_id,))
 
-    def checkpoint(self, progress: Iterable[ProgressNote], *, ack_cursor: int) -> None:
-        """Keep how far subscribers are, and from where on the acknowledgement log is still needed."""
+    def checkpoint(self, progress: Iterable[ProgressNote], losses: Iterable[Loss] = (), *, ack_cursor: int) -> None:
+        """Keep how far subscribers are, what they lost, and from where on the acknowledgement log is still needed."""
         with self._translated(), self._database.transaction() as change:
             _put_progress(change, progress)
+            _add_losses(change, losses)
             _put_meta(change, {"ack_cursor": ack_cursor})
 
     def cursor(self, log: Literal["wal", "ack"]) -> int | None:
@@ -483,6 +499,31 @@ def _add_losses(change: Transaction, losses: Iterable[Loss]) -> None:
         "segments = segments + excluded.segments, events = events + excluded.events, bytes = bytes + excluded.bytes",
         [(loss.channel, loss.subscriber, loss.reason, loss.segments, loss.events, loss.bytes) for loss in losses],
     )
+
+
+def _add_gone(change: Transaction, spans: Iterable[tuple[int, int, int]], *, reason: str) -> None:
+    """Note ranges of channels as gone; neighbours with the same reason become one row."""
+    merged: dict[int, IntervalSet] = {}
+    for channel_id, first, last in spans:
+        merged.setdefault(channel_id, IntervalSet()).add(first, last)
+    for channel_id, ranges in merged.items():
+        for first, last in ranges:
+            before = change.execute(
+                "SELECT first_seq, last_seq, reason FROM gone WHERE channel_id = ? AND first_seq < ? "
+                "ORDER BY first_seq DESC LIMIT 1",
+                (channel_id, first),
+            )
+            after = change.execute(
+                "SELECT first_seq, last_seq, reason FROM gone WHERE channel_id = ? AND first_seq = ?",
+                (channel_id, last + 1),
+            )
+            joined = [row for row in before if row[1] + 1 == first and row[2] == reason]
+            joined += [row for row in after if row[2] == reason]
+            change.executemany(
+                "DELETE FROM gone WHERE channel_id = ? AND first_seq = ?", [(channel_id, row[0]) for row in joined]
+            )
+            whole = (min([first, *(row[0] for row in joined)]), max([last, *(row[1] for row in joined)]))
+            _put(change, "gone", (channel_id, *whole, reason))
 
 
 def _put_progress(change: Transaction, notes: Iterable[ProgressNote]) -> None:

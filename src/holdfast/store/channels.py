@@ -48,6 +48,7 @@ class Channel:
         self.unpublished_ids: dict[bytes, int] = {}  # committer: event id digest -> seq, for channels that use ids
         self.version: SchemaVersion | None = None  # table lock to change
         self.checked: CheckedSchema | None = None  # any caller: the last schema that passed the door
+        self.versions: dict[pa.Schema, SchemaVersion] = {}  # table lock; mode `any` only
 
     def stored_bytes(self) -> int:
         """Bytes in segments and in memory."""
@@ -62,7 +63,6 @@ class Channel:
         """The first event a reader may see: older ones are over the channel's limit, deleted or not yet."""
         kept = self.limits.max_msgs if self.limits.discard == "old" else 0
         return max(self.first_seq, self.next_seq - kept) if kept and self.stored_events() > kept else self.first_seq
-        self.versions: dict[pa.Schema, SchemaVersion] = {}  # table lock; mode `any` only
 
 
 class ChannelTable:

@@ -14,11 +14,13 @@ The order of a group, and what a crash leaves at each step (docs/design/durabili
     6. answer                          accepted
 
 With `wal.flush: interval` or `bytes`, step 4 comes later and the receipt says `WRITTEN`; a group that creates a
-channel is synced at once, so that a name never gets a second number.
+channel is synced at once, so that a name never gets a second number. The sealer has everything synced before it seals
+(`settle`), so that a segment never knows more than the log: a power cut takes a frame from all its channels or none.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -127,11 +129,16 @@ class Committer(GroupWorker[Pending]):
         try:
             self.submit(barrier)
         except Closed:
-            self._ended.wait()  # the last turn syncs
+            if inline:
+                self._sync_late()
+            else:
+                self._ended.wait()  # the last turn syncs
             return
         if inline:
             self.step(wait=False)
         barrier.future.result()
+        if self._tail.failure is not None:
+            raise self._tail.failure
 
     def run(self) -> None:
         """Commit groups until closed."""
@@ -157,6 +164,12 @@ class Committer(GroupWorker[Pending]):
 
     def process(self, pendings: list[Pending]) -> None:
         """Commit one group and answer it."""
+        for pending in [pending for pending in pendings if not pending.entries]:
+            pendings.remove(pending)
+            self._sync_late()
+            pending.future.set_result(FrameReceipt((), duplicate=False, durability=Durability.SYNCED))
+        if not pendings:
+            return
         group = _Group()
         first_committed_id = self.next_committed_id
         try:
@@ -188,10 +201,10 @@ class Committer(GroupWorker[Pending]):
             record = self._place(pending, group, ingested_at_ns)
             if record is not None:
                 records.append(record)
-        if records:
-            self._wal.log.append([*self._wal.notes(chunk.version for _, chunk in group.chunks), *records])
-        settling = any(not pending.entries for pending in pendings)
-        if (records and self._must_sync(group)) or settling:
+        if not records:
+            return
+        self._wal.log.append([*self._wal.notes(chunk.version for _, chunk in group.chunks), *records])
+        if self._must_sync(group):
             self._wal.log.sync()
             self._synced()
 

@@ -12,10 +12,13 @@ from holdfast.store.catalog import Catalog
 from holdfast.store.channels import ChannelTable
 from holdfast.store.tail import Tail
 
+LOCK_NAME = "lock"
 WAL_DIR = "wal"
 ACK_DIR = "ack"
 CHANNELS_DIR = "channels"
 QUARANTINE_DIR = "quarantine"
+WITNESS_NAME = ".truncate-bad-tail"
+"""There while the last start was given `truncate_bad_tail`."""
 
 
 @dataclass(frozen=True, slots=True)

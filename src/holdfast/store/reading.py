@@ -5,7 +5,8 @@ published segments, because a unit leaves memory only after its segment is in th
 and what is published while the read runs changes nothing.
 
 A segment's bytes are checked against the catalog's CRC32C the first time this process opens it, before Arrow sees them
-(G9). Batches from segments point into the mapped file; nothing is copied unless an older schema must be widened.
+(G9), unless `verify_crc` is off; then only the structure of each batch is. Batches from segments point into the mapped
+file; nothing is copied unless an older schema must be widened.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import pyarrow as pa
 from holdfast.clock import NS_PER_S
 from holdfast.disk.filesystem import File
 from holdfast.disk.openfiles import OpenFiles
-from holdfast.errors import BadRequest
+from holdfast.errors import BadRequest, CorruptData
 from holdfast.model.evolution import conform
 from holdfast.model.schema import SchemaMode
 from holdfast.store.catalog import PublishedSegment
@@ -56,7 +57,9 @@ class Reader:
         self._open_files = open_files
         self._catalog = ground.catalog
         self._tail = ground.tail
+        self._verify = ground.config.verify_crc
         self._verified: OrderedDict[int, None] = OrderedDict()
+        self._damaged: dict[int, CorruptData] = {}
         self._lock = threading.Lock()
 
     def read(
@@ -68,23 +71,25 @@ class Reader:
         columns: Sequence[str] | None,
         system: Sequence[str],
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of `start..end`, in the channel's schema of now."""
+        """Batches of `start..end`, in the channel's schema of now. The picture is taken by this call."""
         _check_system(system)
-        schema = self._schema(channel, columns)
         border, chunks = self._tail.snapshot(channel)
+        schema = self._schema(channel, columns)  # after the picture: it holds whatever is in there
         first = max(self._resolve(channel, start, chunks, what="start"), channel.visible_seq)
         last = chunks_end(chunks, border) if end is None else self._resolve_end(channel, end, chunks)
-        for piece in self._pieces(channel, first, last, border=border, chunks=chunks, columns=_stored(columns)):
-            batch = piece.batch if schema is None else conform(piece.batch, schema, channel=channel.name)
-            yield with_system_columns(batch, piece, channel.name, system) if system else batch
+        pieces = self._pieces(channel, first, last, border=border, chunks=chunks, columns=_stored(columns))
+        return _batches(pieces, channel.name, schema, system)
 
     def read_committed(
         self, channels: Sequence[Channel], *, first: int, last: int
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Events of all channels in commit order, a frame's part at a time."""
-        streams = [self._by_committed_id(channel, first, last) for channel in channels]
-        for _, name, batch in heapq.merge(*streams, key=lambda item: item[0]):
-            yield name, batch
+        """Events of all channels in commit order, a frame's part at a time. One picture of all: frames are whole."""
+        pictures = self._tail.snapshots(channels)
+        streams = [
+            self._by_committed_id(channel, picture, first, last)
+            for channel, picture in zip(channels, pictures, strict=True)
+        ]
+        return ((name, batch) for _, name, batch in heapq.merge(*streams, key=lambda item: item[0]))
 
     def run_table(self, segment: PublishedSegment, channel: str) -> RunTable:
         """Who wrote what in a segment."""
@@ -108,6 +113,8 @@ class Reader:
             with self._open_files.use(self.segment_path(channel.name, segment)) as file:
                 reader = self._reader(file, segment)
             for seq, batch in reader.batches(first_seq=first, last_seq=last, columns=columns(reader.schema)):
+                if not self._verify:
+                    _check_structure(batch, self.segment_path(channel.name, segment))
                 yield Piece(seq, batch, reader.runs)
         for group in _groups(chunks):
             yield from self._tail_pieces(group, first, last, columns)
@@ -130,8 +137,10 @@ class Reader:
                 yield Piece(low, part if names is None else part.select(names), runs)
             seq += batch.num_rows
 
-    def _by_committed_id(self, channel: Channel, first: int, last: int) -> Iterator[tuple[int, str, pa.RecordBatch]]:
-        border, chunks = self._tail.snapshot(channel)
+    def _by_committed_id(
+        self, channel: Channel, picture: tuple[int, list[Chunk]], first: int, last: int
+    ) -> Iterator[tuple[int, str, pa.RecordBatch]]:
+        border, chunks = picture
         schema = self._schema(channel, None)
         end = chunks_end(chunks, border)
         start = max(self._first_seq_committed(channel, first, chunks), channel.visible_seq)
@@ -151,7 +160,9 @@ class Reader:
     def _reader(self, file: File, segment: PublishedSegment) -> SegmentReader:
         number = segment.meta.segment_seq
         with self._lock:
-            verified = number in self._verified
+            if number in self._damaged:
+                raise self._damaged[number]
+            verified = number in self._verified or not self._verify
         reader = SegmentReader.open(file, expected_crc32c=segment.crc32c, verified=verified)
         with self._lock:
             self._verified[number] = None
@@ -162,6 +173,14 @@ class Reader:
     def segment_path(self, channel: str, segment: PublishedSegment) -> Path:
         """Where a segment's file is."""
         return self._directory / channel / segment.file_name
+
+    def judge(self, segment_seq: int, damage: CorruptData | None) -> None:
+        """Somebody read a segment again: from now on readers are refused, or refused no longer."""
+        with self._lock:
+            self._verified.pop(segment_seq, None)
+            self._damaged.pop(segment_seq, None)
+            if damage is not None and self._verify:
+                self._damaged[segment_seq] = damage
 
     # -- positions --------------------------------------------------------------------------------------------------
 
@@ -209,9 +228,25 @@ class Reader:
         return found if found is not None else chunks_end(chunks, channel.published_seq + 1) + 1
 
 
+def _batches(
+    pieces: Iterator[Piece], channel: str, schema: pa.Schema | None, system: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    for piece in pieces:
+        batch = piece.batch if schema is None else conform(piece.batch, schema, channel=channel)
+        yield with_system_columns(batch, piece, channel, system) if system else batch
+
+
 def chunks_end(chunks: list[Chunk], border: int) -> int:
     """The last seq of a picture."""
     return chunks[-1].run.first_seq + chunks[-1].run.rows - 1 if chunks else border - 1
+
+
+def _check_structure(batch: pa.RecordBatch, path: Path) -> None:
+    """What is asked of bytes whose checksum nobody compared."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise CorruptData(file=path, offset_bytes=0, reason=f"a batch makes no sense: {error}") from error
 
 
 def _groups(chunks: list[Chunk]) -> Iterator[list[Chunk]]:

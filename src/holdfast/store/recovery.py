@@ -1,5 +1,6 @@
 """Opening a store after any kind of end: what is checked, in which order, and what is mended.
 
+    0. consent     `truncate_bad_tail` cuts log files that end too early, before anything else (`repair/truncate.py`)
     1. catalog     the index opens, its rows match their checksums; a store without a catalog but with data is refused
     2. segments    every published segment is there and has its size; unfinished files (.tmp) are removed
     3. log         read from the catalog's position on; the torn tail of the last file is cut and reported, an unclean
@@ -15,6 +16,7 @@ Each step logs one line. The result is a value; `Store` starts its threads from 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import struct
@@ -39,6 +41,7 @@ from holdfast.store.committer import UNSYNCED_EVENTS_MAX
 from holdfast.store.event_ids import digests_of
 from holdfast.store.ground import CHANNELS_DIR, WAL_DIR
 from holdfast.store.limits import LimitsTree
+from holdfast.store.repair.truncate import Truncation, renew_consent, truncate_ended_logs
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.tail import Chunk, make_run
 from holdfast.store.wal.codec import (
@@ -54,6 +57,7 @@ from holdfast.store.wal.codec import (
 from holdfast.store.wal.log import WAL_NAME, SchemaVersion
 from holdfast.telemetry import event
 
+UNVERIFIED = "verify_crc is off: damaged bytes in logs and segments are delivered as events, and copied as sound ones"
 _SEGMENT_NAME = re.compile(r"seg-(\d+)\.arrow")
 
 
@@ -70,6 +74,10 @@ class RecoveryReport:
     cut: Mended | None
     removed: tuple[Path, ...]
     skipped_numbers: int
+    truncated: Truncation | None = None
+    """What `truncate_bad_tail` cut."""
+    verified: bool = True
+    """False with `verify_crc: no`: what was read is not known to be what was written."""
 
 
 @dataclass(slots=True)
@@ -87,11 +95,18 @@ class Recovered:
     wal_position: int = 0
     wal_files: dict[int, int] = field(default_factory=dict)
     """Start positions of the older log files that are still there."""
+    verify: bool = True
     report: RecoveryReport = RecoveryReport(False, 0, 0, 0, 0, 0, None, (), 0)
 
 
-def recover(filesystem: Filesystem, directory: Path, config: StoreConfig, *, clock: Clock) -> Recovered:
+def recover(
+    filesystem: Filesystem, directory: Path, config: StoreConfig, *, clock: Clock, truncate_bad_tail: bool = False
+) -> Recovered:
     """Bring a directory to a state a store can start from. The caller holds the lock."""
+    renew_consent(filesystem, directory, given=truncate_bad_tail)
+    truncated = truncate_ended_logs(filesystem, directory, clock=clock) if truncate_bad_tail else None
+    if not config.verify_crc:
+        event("store.recovery.unverified", level=logging.WARNING, gives_up=UNVERIFIED)
     state, created = _open_catalog(filesystem, directory, config)
     orphans, removed = _check_segments(filesystem, directory, state)
     replay = _Replay(state)
@@ -108,6 +123,8 @@ def recover(filesystem: Filesystem, directory: Path, config: StoreConfig, *, clo
         cut=cut,
         removed=tuple(removed),
         skipped_numbers=skipped,
+        truncated=truncated,
+        verified=state.verify,
     )
     event(
         "store.recovery.done",
@@ -142,7 +159,7 @@ def _open_catalog(filesystem: Filesystem, directory: Path, config: StoreConfig) 
         filesystem.makedir(directory / name)
     filesystem.sync_dir(directory)
     channels = ChannelTable(LimitsTree(config), channels_max=config.max_channels)
-    state = Recovered(store_id, catalog, channels)
+    state = Recovered(store_id, catalog, channels, verify=config.verify_crc)
     last_seqs = catalog.last_seqs()
     for row in catalog.channels():
         channel = channels.restore(row.name, row.channel_id)
@@ -240,12 +257,13 @@ def _missing(folder: Path, segment_seq: int) -> CorruptData:
 def _read_wal(filesystem: Filesystem, directory: Path, state: Recovered, replay: _Replay) -> tuple[Mended | None, bool]:
     """Replay the log. Returns what was cut, and whether numbers must be skipped."""
     folder, spec = directory / WAL_DIR, LogSpec(WAL_NAME, rotation_bytes=0)
-    for header in read_headers(filesystem, folder, spec=spec, store_id=state.store_id):
+    for header in read_headers(filesystem, folder, spec=spec, store_id=state.store_id, verify=state.verify):
         state.wal_files[header.number] = header.start_position  # also those no longer needed, to be trimmed
     cut: Mended | None = None
     unclean = False
+    cursor = state.catalog.cursor("wal")
     for last, mended in recover_log(
-        filesystem, folder, spec=spec, store_id=state.store_id, from_position=state.catalog.cursor("wal")
+        filesystem, folder, spec=spec, store_id=state.store_id, from_position=cursor, verify=state.verify
     ):
         replay.file(last)
         state.wal_number, state.wal_position = last.header.number + 1, last.end_position
@@ -353,6 +371,8 @@ class _Replay:
             partitions=entry.options.partitions,
         )
         chunk = Chunk(run, entry.payload, version, wal_file)
+        if not self._state.verify:
+            chunk.batch().validate(full=True)
         if entry.options.id_column:
             chunk = replace(chunk, ids=digests_of(chunk.batch(), entry.options.id_column))
             channel.unpublished_ids.update(zip(chunk.ids, range(entry.first_seq, end_seq), strict=True))
@@ -376,7 +396,7 @@ def _resolve_orphans(filesystem: Filesystem, orphans: list[Path], state: Recover
     for path in orphans:
         file = filesystem.open(path, Mode.READ)
         try:
-            meta = SegmentReader.open(file).meta
+            meta = SegmentReader.open(file, verified=not state.verify).meta
         finally:
             file.close()
         known = state.channels.get(path.parent.name)

@@ -22,13 +22,13 @@ stops the store (G10).
 
 from __future__ import annotations
 
-import errno
 import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from holdfast.disk.filesystem import is_full
 from holdfast.errors import DiskFull, StoreFailed
 from holdfast.model.schema import schema_hash
 from holdfast.store.catalog import CatalogChannel, Publication, PublishedSegment, segment_file_name
@@ -51,7 +51,16 @@ COMPRESSIONS: dict[str, Literal["lz4", "zstd"] | None] = {"none": None, "lz4": "
 class Sealer:
     """Turns units into published segments."""
 
-    def __init__(self, ground: Ground, wal: Wal, *, on_publish: Callable[[PublishedSegment], None]) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        wal: Wal,
+        *,
+        settle: Callable[[], None],
+        on_publish: Callable[[PublishedSegment], None],
+    ) -> None:
+        """`settle` returns when all that is in the tail is synced in the log."""
+        self._settle = settle
         self._filesystem = ground.filesystem
         self._directory = ground.channels_directory
         self._config = ground.config
@@ -90,6 +99,7 @@ class Sealer:
         if not units:
             return False
         try:
+            self._settle()
             for unit in units:
                 if unit not in self._written:
                     self._written[unit] = self._write(unit)
@@ -170,10 +180,7 @@ class Sealer:
 
     def _failed(self, error: OSError | sqlite3.Error) -> bool:
         """Later if the disk is full, never again otherwise."""
-        full = (
-            error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else "disk is full" in str(error)
-        )
-        if full:
+        if is_full(error):
             self.postponed = DiskFull(file=self._directory, reason=str(error))
             event("store.seal.postpone", reason=error)
             return False

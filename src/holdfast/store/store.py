@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
@@ -28,60 +28,34 @@ from holdfast.disk.appendlog import LogSpec
 from holdfast.disk.filesystem import Filesystem, Lock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.disk.openfiles import OpenFiles
-from holdfast.errors import Backpressure, Closed, DiskFull, InvalidBatch
+from holdfast.errors import Backpressure, BadRequest, Closed, DiskFull, InvalidBatch
 from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, Receipt, SlotFrame
 from holdfast.model.positions import CommittedId, Fsn, Seq
 from holdfast.model.schema import BatchLimits, check_batch, check_schema
 from holdfast.store.catalog import Loss, PublishedSegment
+from holdfast.store.channels import Channel
 from holdfast.store.committer import CommitFuture, Committer, Pending, PreparedEntry, checksum_payloads
 from holdfast.store.dedup import Dedup
 from holdfast.store.event_ids import digests_of
-from holdfast.store.ground import WAL_DIR, Ground
+from holdfast.store.ground import LOCK_NAME, WAL_DIR, Ground
 from holdfast.store.reading import Position, Reader
 from holdfast.store.recovery import Recovered, RecoveryReport, recover
-from holdfast.store.retention.evict import EvictionStatistics, Evictor
-from holdfast.store.retention.keeper import Keeper, Touched
+from holdfast.store.retention.evict import Evictor
+from holdfast.store.retention.keeper import BATCH, Keeper, Touched
+from holdfast.store.scrub import Scrubber
 from holdfast.store.sealer import Sealer
 from holdfast.store.segments.runs import Run
+from holdfast.store.statistics import StoreStatistics
 from holdfast.store.subscribers.desk import SubscriberDesk, parse_start
 from holdfast.store.subscribers.subscriber import Subscriber, SubscriberStatistics
-from holdfast.store.tail import Tail, TailStatistics
+from holdfast.store.tail import Tail
 from holdfast.store.wal.codec import NO_OPTIONS, EntryOptions, Floors, encode_batch
 from holdfast.store.wal.log import WAL_NAME, Wal
 from holdfast.telemetry import event
 
-LOCK_NAME = "lock"
 ENTRIES_MAX = 1024
 """Channels one frame may touch; keeps a frame's directory and its undo small."""
 PARTITIONS_MAX = 64
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatistics:
-    """What a store has done since it was opened, and what it holds."""
-
-    durability: Durability
-    failed: str | None
-    channels: int
-    groups: int
-    frames: int
-    events: int
-    syncs: int
-    next_committed_id: int
-    segments: int
-    segment_events: int
-    segment_bytes: int
-    sealed_segments: int
-    seal_postponed: str | None
-    wal_bytes: int
-    guids: int
-    guids_forgotten_early: int
-    tail: TailStatistics
-    retention: EvictionStatistics
-    clock_jumps: int
-    size_emergencies: int
-    ack_records: int
-    ack_syncs: int
 
 
 class Store:
@@ -96,8 +70,12 @@ class Store:
         filesystem: Filesystem | None = None,
         clock: Clock | None = None,
         inline: bool = False,
+        truncate_bad_tail: bool = False,
     ) -> Store:
-        """Open or create the store in `path`; recovers first if the last process did not end in order."""
+        """Open or create the store in `path`; recovers first if the last process did not end in order.
+
+        `truncate_bad_tail` is consent, for this one start, to cut log files that end too early (`repair/truncate.py`).
+        """
         if not isinstance(config, StoreConfig):
             config = StoreConfig.from_mapping(config or {})
         filesystem = filesystem or LocalFilesystem()
@@ -105,13 +83,23 @@ class Store:
         _make_directory(filesystem, directory)
         lock = filesystem.lock(directory / LOCK_NAME)
         try:
-            return cls(directory, config, filesystem=filesystem, clock=clock or SystemClock(), lock=lock, inline=inline)
+            clock = clock or SystemClock()
+            state = recover(filesystem, directory, config, clock=clock, truncate_bad_tail=truncate_bad_tail)
+            return cls(directory, config, state, filesystem=filesystem, clock=clock, lock=lock, inline=inline)
         except BaseException:
             lock.release()
             raise
 
     def __init__(
-        self, directory: Path, config: StoreConfig, *, filesystem: Filesystem, clock: Clock, lock: Lock, inline: bool
+        self,
+        directory: Path,
+        config: StoreConfig,
+        state: Recovered,
+        *,
+        filesystem: Filesystem,
+        clock: Clock,
+        lock: Lock,
+        inline: bool,
     ) -> None:
         self.path = directory
         self.config = config
@@ -121,7 +109,6 @@ class Store:
         self._closed = False
         self._closing = threading.Lock()
         self._limits = BatchLimits(rows_max=config.frame_rows_max, bytes_max=config.frame_bytes_max)
-        state = recover(filesystem, directory, config, clock=clock)
         self.recovery: RecoveryReport = state.report
         tail = Tail(config, clock, segment_bytes=state.catalog.totals()[2])
         self._ground = Ground(filesystem, directory, config, clock, state.store_id, state.catalog, state.channels, tail)
@@ -144,7 +131,7 @@ class Store:
         self._committer = Committer(
             self._ground, self._wal, dedup=self._dedup, next_committed_id=state.next_committed_id
         )
-        self._sealer = Sealer(self._ground, self._wal, on_publish=self._published)
+        self._sealer = Sealer(self._ground, self._wal, settle=self._settle, on_publish=self._published)
         self._threads: dict[str, threading.Thread] = {}
         self._start(state)
 
@@ -168,6 +155,7 @@ class Store:
         )
         self._evictor = Evictor(self._ground, self._desk, self._open_files, background=not self._inline)
         self._keeper = Keeper(self._ground, self._desk, self._evictor, self._touched)
+        self._scrubber = Scrubber(self._ground, self._reader)
         self._tail.on_pressure = self._keeper.wake
         if self._inline:
             self._run_inline()
@@ -179,6 +167,8 @@ class Store:
             "acks": self._desk.writer.run,
             "keeper": self._keeper.run,
         }
+        if self.config.scrub_rate_bytes_per_s:
+            jobs["scrubber"] = self._scrubber.run
         self._threads = {
             name: threading.Thread(target=job, name=f"holdfast-{name}", daemon=True) for name, job in jobs.items()
         }
@@ -297,6 +287,9 @@ class Store:
         self._keeper.tick_if_due()
         self._desk.writer.step(wait=False)
 
+    def _settle(self) -> None:
+        self._committer_of().settle(inline=self._inline)
+
     def _commit_with_ids(self, channel: str, batch: pa.RecordBatch, ids: EventIds) -> None:
         self.commit(channel, batch, identity=ids)
 
@@ -344,6 +337,7 @@ class Store:
             newest_first=newest_first,
             start=lambda channel: self._desk.start_seq(channel, start),
         )
+        self._desk.drop_what_is_gone(state)
         return Subscriber(self._desk, state)
 
     def deregister(self, name: str) -> int:
@@ -376,6 +370,27 @@ class Store:
         version = self._channels.find(channel).version
         return version.schema if version is not None else pa.schema([])
 
+    def remove_channel(self, name: str) -> int:
+        """Delete all events of a channel, whoever is still owed them, and count the losses; returns how many went.
+
+        The channel stays, and its next event gets the next seq. For a store without threads (`inline=True`): nothing
+        else may delete segments meanwhile.
+        """
+        self._tail.check()
+        if not self._inline:
+            raise BadRequest("a channel can only be removed by a store that was opened with inline=True")
+        channel = self._channels.find(name)
+        removed = self._evict_all(channel)  # first, since it makes room to seal the rest
+        self.flush()
+        return removed + self._evict_all(channel)
+
+    def _evict_all(self, channel: Channel) -> int:
+        removed = 0
+        while batch := list(islice(self._catalog.segments(channel.id), BATCH)):
+            self._evictor.evict(channel, batch, reason="removed", script=channel.limits.archive_script)
+            removed += sum(segment.meta.rows for segment in batch)
+        return removed
+
     def read(
         self,
         channel: str,
@@ -400,6 +415,11 @@ class Store:
         chosen = list(self._channels) if channels is None else [self._channels.find(name) for name in channels]
         last = self._committer_of().next_committed_id - 1 if end is None else end
         return self._reader.read_committed(chosen, first=start, last=last)
+
+    def scrub_step(self, budget_bytes: int) -> int:
+        """For a store without threads: read so many bytes of segments again and judge them; returns how many."""
+        self._tail.check()
+        return self._scrubber.scrub_step(budget_bytes)
 
     def statistics(self) -> StoreStatistics:
         """A picture for people, metrics and tests."""
@@ -429,6 +449,8 @@ class Store:
             size_emergencies=self._keeper.size_emergencies,
             ack_records=self._desk.writer.records,
             ack_syncs=self._desk.writer.syncs,
+            scrub=self._scrubber.statistics(),
+            verified=self.config.verify_crc,
         )
 
     # -- ending -----------------------------------------------------------------------------------------------------
@@ -464,7 +486,9 @@ class Store:
 
     def _drain(self) -> None:
         committer = self._committer_of()
+        self._scrubber.stop()
         self._keeper.stop()
+        self._join("scrubber")
         self._join("keeper")
         committer.close()
         self._join("committer")

@@ -352,9 +352,15 @@ class Tail:
 
     def snapshot(self, channel: Channel) -> tuple[int, list[Chunk]]:
         """The first seq that is not in a published segment, and the chunks from there on."""
+        return self.snapshots((channel,))[0]
+
+    def snapshots(self, channels: Iterable[Channel]) -> list[tuple[int, list[Chunk]]]:
+        """The same of several channels at one moment, so that a frame is in all of its channels or in none."""
         with self.lock:
-            chunks = [chunk for unit in channel.units for chunk in unit.chunks]
-            return channel.published_seq + 1, chunks
+            return [
+                (channel.published_seq + 1, [chunk for unit in channel.units for chunk in unit.chunks])
+                for channel in channels
+            ]
 
     def check(self) -> None:
         """Raise why the store takes no more calls, if it does not."""

@@ -35,12 +35,12 @@ from holdfast.errors import CorruptData, UnsupportedFormat
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import CATALOG_NAME, PublishedSegment
 from holdfast.store.committer import UNSYNCED_EVENTS_MAX
+from holdfast.store.ground import LOCK_NAME
 from holdfast.store.inspect.catalogs import CatalogContents
 from holdfast.store.inspect.copies import Damage, read_log_copy, read_start
 from holdfast.store.inspect.directory import StoreFiles, catalog_of, list_store, lock_holder, segment_path
 from holdfast.store.inspect.logs import MAKES_NO_SENSE, flaw_of
 from holdfast.store.segments.reader import SegmentReader
-from holdfast.store.store import LOCK_NAME
 from holdfast.store.subscribers.acklog import ACK_NAME
 from holdfast.store.wal.codec import (
     KIND_FLOORS,
@@ -205,10 +205,12 @@ class _Check:
             self._sequence(contents, segments)
 
     def _sequence(self, contents: CatalogContents, segments: list[PublishedSegment]) -> None:
-        """The segments of one channel among each other. Eviction may leave holes, and takes any segment."""
+        """The segments of one channel among each other. Eviction and repair leave holes, and say so in the catalog."""
         missing = 0
+        gone = contents.gone.get(segments[0].channel_id, IntervalSet())
         for before, after in pairwise(segments):
-            missing += max(0, after.meta.first_seq - before.meta.last_seq - 1)
+            holes = gone.missing(before.meta.last_seq + 1, after.meta.first_seq - 1)
+            missing += sum(last - first + 1 for first, last in holes)
             self._neighbours(contents, before, after)
         newest = segments[-1]
         channel = contents.channels.get(newest.channel_id)
@@ -219,7 +221,7 @@ class _Check:
             reason = f"channel {channel.name!r} goes on at seq {channel.next_seq}, its newest segment ends at"
             self.disagreement(contents.path, 0, f"{reason} {newest.meta.last_seq}")
         if missing % UNSYNCED_EVENTS_MAX:
-            reason = f"{missing} events between the segments of channel {channel.name!r} are in none: they were evicted"
+            reason = f"{missing} events between the segments of channel {channel.name!r} are in none; nothing says why"
             self.note(contents.path, 0, reason)
 
     def _segment(self, contents: CatalogContents, segment: PublishedSegment) -> None:
@@ -409,6 +411,8 @@ def _published(contents: CatalogContents) -> dict[int, int]:
     last_seqs = {channel.channel_id: channel.next_seq - 1 for channel in contents.channels.values()}
     for segment in contents.segments:
         last_seqs[segment.channel_id] = max(last_seqs.get(segment.channel_id, 0), segment.meta.last_seq)
+    for channel_id, gone in contents.gone.items():  # a channel of which nothing is left, not even its schema
+        last_seqs.setdefault(channel_id, gone.end_of_run(1))
     return last_seqs
 
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from holdfast.disk.filesystem import Filesystem
 from holdfast.errors import BadRequest, UnsupportedFormat
+from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import VERSION, CatalogChannel, PublishedSegment, row_crc, segment_of_row
 from holdfast.store.inspect.copies import Damage, read_whole
 from holdfast.store.inspect.logs import columns_of
@@ -52,6 +53,8 @@ class CatalogContents:
     segments: list[PublishedSegment] = field(default_factory=list)
     slots: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
     segment_slots: dict[int, dict[bytes, list[tuple[int, int]]]] = field(default_factory=dict)
+    gone: dict[int, IntervalSet] = field(default_factory=dict)
+    """Per channel the seqs that no segment holds any more, for a reason that is known."""
     doomed: set[int] = field(default_factory=set)
     """Numbers of evicted segments whose files may still be there."""
     rows: dict[str, int] = field(default_factory=dict)
@@ -233,6 +236,10 @@ def _take_doomed(contents: CatalogContents, row: Row) -> None:
     contents.doomed.add(int(row[0]))
 
 
+def _take_gone(contents: CatalogContents, row: Row) -> None:
+    contents.gone.setdefault(row[0], IntervalSet()).add(row[1], row[2])
+
+
 _TAKERS: dict[str, Take] = {
     "meta": _take_meta,
     "channels": _take_channel,
@@ -240,6 +247,7 @@ _TAKERS: dict[str, Take] = {
     "slots": _take_slot,
     "segment_slots": _take_segment_slot,
     "doomed": _take_doomed,
+    "gone": _take_gone,
 }
 """What is read of the other tables is their checksums and their number of rows."""
 

@@ -18,16 +18,15 @@ from typing import Literal
 from holdfast.disk.filesystem import DirEntry, Filesystem
 from holdfast.errors import BadRequest
 from holdfast.store.catalog import CATALOG_NAME, PublishedSegment
-from holdfast.store.ground import ACK_DIR, CHANNELS_DIR, QUARANTINE_DIR, WAL_DIR
+from holdfast.store.ground import ACK_DIR, CHANNELS_DIR, LOCK_NAME, QUARANTINE_DIR, WAL_DIR, WITNESS_NAME
 from holdfast.store.inspect.catalogs import CatalogContents, load_catalog
 from holdfast.store.inspect.copies import Damage, read_whole
 from holdfast.store.inspect.logs import FrameContent, LogView, inspect_log
-from holdfast.store.store import LOCK_NAME
 
 LOG_FILE_NAME = re.compile(r"[a-z]+-\d{10}\.log")
 
 _SEGMENT_FILE_NAME = re.compile(r"seg-\d+\.arrow")
-_TOP_FILES = {LOCK_NAME, CATALOG_NAME, f"{CATALOG_NAME}-wal", f"{CATALOG_NAME}-shm"}
+_TOP_FILES = {LOCK_NAME, WITNESS_NAME, CATALOG_NAME, f"{CATALOG_NAME}-wal", f"{CATALOG_NAME}-shm"}
 _TOP_FOLDERS = {WAL_DIR, ACK_DIR, CHANNELS_DIR, QUARANTINE_DIR}
 
 
@@ -217,14 +216,24 @@ def _kind(place: Path, entry: DirEntry) -> str:
 
 
 def _below(filesystem: Filesystem, directory: Path, folders: set[str]) -> Iterator[tuple[Path, DirEntry]]:
-    """What is in our directories and in those of channels."""
+    """What is in our directories, in those of channels, and anywhere in quarantine."""
     for name in sorted(folders):
         for entry in filesystem.listdir(directory / name):
             path = directory / name / entry.name
             if name == CHANNELS_DIR and entry.is_dir:
                 yield from ((path / inner.name, inner) for inner in filesystem.listdir(path))
+            elif name == QUARANTINE_DIR and entry.is_dir:
+                yield from _all_below(filesystem, path)
             else:
                 yield path, entry
+
+
+def _all_below(filesystem: Filesystem, folder: Path) -> Iterator[tuple[Path, DirEntry]]:
+    for entry in filesystem.listdir(folder):
+        if entry.is_dir:
+            yield from _all_below(filesystem, folder / entry.name)
+        else:
+            yield folder / entry.name, entry
 
 
 # ---------------------------------------------------------------------------------------------------------------- owner

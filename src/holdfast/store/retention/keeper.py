@@ -16,11 +16,13 @@ Promises:
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from holdfast.clock import NS_PER_S
+from holdfast.disk.filesystem import is_full
 from holdfast.errors import HoldfastError, StoreFailed
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import PublishedSegment
@@ -108,10 +110,12 @@ class Keeper:
             if isinstance(error, StoreFailed):
                 self._ground.tail.fail(error)
             event("store.retention.fail", reason=error)
-        except OSError as error:
-            self._ground.tail.fail(
-                StoreFailed(file=self._ground.channels_directory, reason=f"retention failed: {error}")
-            )
+        except (OSError, sqlite3.Error) as error:
+            if not is_full(error):
+                self._ground.tail.fail(
+                    StoreFailed(file=self._ground.channels_directory, reason=f"retention failed: {error}")
+                )
+            event("store.retention.fail", reason=error)
 
     def tick(self) -> None:
         """Everything that is due."""

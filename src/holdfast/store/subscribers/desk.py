@@ -14,7 +14,8 @@ last checkpoint and the records before the damage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +28,7 @@ from holdfast.errors import BadRequest, CorruptData
 from holdfast.model.frame import EventIds
 from holdfast.model.intervals import IntervalSet
 from holdfast.model.names import DEAD_SUFFIX
-from holdfast.store.catalog import PublishedSegment
+from holdfast.store.catalog import Loss, PublishedSegment
 from holdfast.store.channels import Channel
 from holdfast.store.ground import ACK_DIR, QUARANTINE_DIR, Ground
 from holdfast.store.reading import Position, Reader
@@ -51,6 +52,9 @@ from holdfast.telemetry import event
 ALLOCATION_BYTES = 1 << 20
 SPANS_MAX = 10_000
 """Ranges in one answer: bounds a record of the log to a few hundred KiB."""
+
+LOST = ("damage", "unknown")
+"""Reasons of the catalog for events that nobody evicted: what damage took, and what nothing tells of any more."""
 
 Commit = Callable[[str, pa.RecordBatch, EventIds], None]
 FrameSpans = Callable[[bytes, int], list[tuple[str, int, int]]]
@@ -84,6 +88,7 @@ class SubscriberDesk:
         )
         self.registry.restore(ground.catalog.subscribers())
         self.damage: CorruptData | None = None
+        self._lost: Counter[tuple[int, int, str]] = Counter()
         self._inline = True
         log = self._open_log()
         self.writer = AckWriter(
@@ -109,7 +114,9 @@ class SubscriberDesk:
         number, position, records = 1, 0, 0
         old: dict[int, int] = {}
         try:
-            for found, _ in recover_log(filesystem, folder, spec=spec, store_id=store_id, from_position=cursor):
+            for found, _ in recover_log(
+                filesystem, folder, spec=spec, store_id=store_id, from_position=cursor, verify=self._config.verify_crc
+            ):
                 records += self._replay(found, cursor or 0)
                 old[found.header.number] = found.header.start_position
                 number, position = found.header.number + 1, found.end_position
@@ -140,7 +147,9 @@ class SubscriberDesk:
             if record.kind == KIND_SNAPSHOT:
                 self.registry.restore(decode_snapshot(record.payload))
             elif record.kind == KIND_OUTCOME:
-                self.registry.apply([decode_outcome(record.payload)])
+                outcome = decode_outcome(record.payload)
+                self.registry.apply([outcome])
+                self._count_lost([outcome])
         return replayed
 
     def _set_aside(self, folder: Path, spec: LogSpec, damage: CorruptData) -> tuple[int, int]:
@@ -166,13 +175,52 @@ class SubscriberDesk:
         for channel in self._channels:
             with self.registry.lock:
                 followers = self.registry.followers(channel)
-                if not followers:
-                    continue
+            if followers:
                 there = IntervalSet(self._catalog.segment_spans(channel.id))
-                gone = list(there.missing(1, channel.published_seq))
-                lost = [(state, spans) for state, progress in followers if (spans := _still_owed(progress, gone))]
-            for state, spans in lost:
-                self.settle(state, None, outcome=Outcome.DROPPED, channel=channel.name, spans=spans, reason="gone")
+                self._drop(channel, followers, list(there.missing(1, channel.published_seq)))
+
+    def drop_what_is_gone(self, state: SubscriberState) -> None:
+        """Tell one that starts in the past at once what is not there any more, so that its mark can pass it."""
+        with self.registry.lock:
+            followed = self.registry.followed(state)
+        for channel, progress in followed:
+            end = channel.published_seq
+            gone = [(first, min(last, end)) for first, last, _ in self._catalog.gone(channel.id) if first <= end]
+            self._drop(channel, [(state, progress)], gone)
+
+    def _drop(
+        self, channel: Channel, followers: list[tuple[SubscriberState, Progress]], gone: list[tuple[int, int]]
+    ) -> None:
+        """Settle what is gone as dropped. If damage took it, that is a loss, and counted here."""
+        with self.registry.lock:
+            everyone = [(state, IntervalSet(_still_owed(progress, gone))) for state, progress in followers]
+        concerned = [(state, owed) for state, owed in everyone if owed]
+        damaged = [part for part in self._catalog.gone(channel.id) if part[2] in LOST] if concerned else []
+        for state, owed in concerned:
+            lost = [(*span, reason) for first, last, reason in damaged for span in owed.overlap(first, last)]
+            for first, last, _ in lost:
+                owed.discard(first, last)
+            for reason in (*LOST, "gone"):
+                spans = list(owed) if reason == "gone" else [span[:2] for span in lost if span[2] == reason]
+                if spans:
+                    self.settle(state, None, outcome=Outcome.DROPPED, channel=channel.name, spans=spans, reason=reason)
+
+    def _count_lost(self, outcomes: Iterable[OutcomeRecord]) -> None:
+        """Each such outcome is counted once, by the checkpoint that the log position passes it with."""
+        for record in outcomes:
+            if record.outcome == Outcome.DROPPED and record.reason in LOST:
+                key = (record.channel_id, record.subscriber_id, record.reason)
+                self._lost[key] += sum(last - first + 1 for first, last in record.ranges)
+
+    def _take_losses(self) -> list[Loss]:
+        lost, self._lost = self._lost, Counter()
+        names = {state.note.subscriber_id: state.note.name for state in self.registry.states()}
+        channels = {channel.id: channel.name for channel in self._channels}
+        return [
+            Loss(channels[channel_id], names[subscriber_id], reason, segments=0, events=events, bytes=0)
+            for (channel_id, subscriber_id, reason), events in lost.items()
+            if subscriber_id in names and channel_id in channels
+        ]
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
@@ -214,6 +262,7 @@ class SubscriberDesk:
 
     def _apply(self, outcomes: list[OutcomeRecord]) -> None:
         self.registry.apply(outcomes)
+        self._count_lost(outcomes)
         for channel_id in {record.channel_id for record in outcomes}:
             self._settled(channel_id)
 
@@ -241,7 +290,7 @@ class SubscriberDesk:
     def checkpoint(self) -> None:
         """Keep all progress in the catalog, then forget the log up to here."""
         position = self.writer.log.end_position
-        self._catalog.checkpoint(self.registry.take_dirty(), ack_cursor=position)
+        self._catalog.checkpoint(self.registry.take_dirty(), self._take_losses(), ack_cursor=position)
         self.writer.log.trim(keep_from_number=self.writer.log.number)
         self._checkpoint_at_ns = self._clock.monotonic_ns()
 

@@ -1,0 +1,154 @@
+"""`holdfast channels`, `holdfast subscribers` and `holdfast segments`: their commands and options.
+
+Promise: as in main.py, here are names, options and help texts; what a command does is in the module of its group,
+imported when it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.answer import answering
+
+channels = typer.Typer(no_args_is_help=True, help="The channels of a store and their limits.")
+subscribers = typer.Typer(no_args_is_help=True, help="The subscribers of a store and how far each of them is.")
+segments = typer.Typer(no_args_is_help=True, help="The segments of a store and who still needs them.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="The directory of the store.")]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The settings the store runs with: a .json or .toml file."),
+]
+Limit = Annotated[int, typer.Option(min=0, help="The most rows a table shows; 0 is all. JSON has all.")]
+
+HERE = Path("data")
+ROWS = 100
+
+
+@channels.command("ls")
+def channels_ls(data: Data = HERE, config: Config = None, limit: Limit = ROWS, as_json: Json = False) -> None:
+    """List the channels: what each holds and who follows it.
+
+    Only looks: works on a store that is in use, and never writes.
+    """
+    with answering("channels ls", as_json=as_json):
+        raise typer.Exit(_group("channels").run_ls(data, config=config, limit=limit, as_json=as_json))
+
+
+@channels.command("show")
+def channels_show(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A channel; without it, all limits.")] = None,
+    data: Data = HERE,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Show a channel: what it holds, its columns, its limits and where each comes from.
+
+    Without NAME, show the tree of limits that the settings make: those for all channels, then
+    what each pattern changes. Only looks: works on a store that is in use, and never writes.
+    """
+    with answering("channels show", as_json=as_json):
+        raise typer.Exit(_group("channels").run_show(name, directory=data, config=config, as_json=as_json))
+
+
+@channels.command("rm")
+def channels_rm(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A channel.")],
+    *,
+    data: Data = HERE,
+    config: Config = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete all events of a channel, also those that subscribers have not confirmed.
+
+    Says who loses what, and counts it. The channel stays, and its next event gets the next seq.
+    The store must not be in use (exit code 3). Asks first; where nobody can answer, --yes is
+    needed (exit code 2). Without --config nothing else is deleted, and no archive script is called.
+    """
+    with answering("channels rm", as_json=as_json):
+        raise typer.Exit(_group("channels").run_rm(name, directory=data, config=config, yes=yes, as_json=as_json))
+
+
+@subscribers.command("ls")
+def subscribers_ls(data: Data = HERE, config: Config = None, limit: Limit = ROWS, as_json: Json = False) -> None:
+    """List the subscribers: mark, gaps, and how far each is behind, per channel.
+
+    Only looks: works on a store that is in use, and never writes.
+    """
+    with answering("subscribers ls", as_json=as_json):
+        raise typer.Exit(_group("subscribers").run_ls(data, config=config, limit=limit, as_json=as_json))
+
+
+@subscribers.command("show")
+def subscribers_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A subscriber.")],
+    data: Data = HERE,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Show a subscriber: what it follows, how far it is, and what it lost without having confirmed it.
+
+    Only looks: works on a store that is in use, and never writes.
+    """
+    with answering("subscribers show", as_json=as_json):
+        raise typer.Exit(_group("subscribers").run_show(name, directory=data, config=config, as_json=as_json))
+
+
+@subscribers.command("rm")
+def subscribers_rm(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A subscriber.")],
+    data: Data = HERE,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a subscriber for good: it keeps nothing from being deleted any more.
+
+    Says how many events were still owed to it. The store must not be in use (exit code 3).
+    Deletes no events itself; a store that runs does, once all other subscribers confirmed them.
+    """
+    with answering("subscribers rm", as_json=as_json):
+        raise typer.Exit(_group("subscribers").run_rm(name, directory=data, config=config, as_json=as_json))
+
+
+@segments.command("ls")
+def segments_ls(
+    channel: Annotated[str | None, typer.Argument(metavar="CHANNEL", help="Only those of this channel.")] = None,
+    *,
+    data: Data = HERE,
+    config: Config = None,
+    limit: Limit = ROWS,
+    as_json: Json = False,
+) -> None:
+    """List the segments: their events, size and times, and who has not confirmed them.
+
+    Only looks: works on a store that is in use, and never writes.
+    """
+    with answering("segments ls", as_json=as_json):
+        run = _group("segments").run_ls
+        raise typer.Exit(run(channel, directory=data, config=config, limit=limit, as_json=as_json))
+
+
+@segments.command("show")
+def segments_show(
+    number: Annotated[int, typer.Argument(metavar="N", help="The number of a segment.")],
+    data: Data = HERE,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Show a segment: its events, times and file, and which events each subscriber has not confirmed.
+
+    Only looks: works on a store that is in use, and never writes.
+    """
+    with answering("segments show", as_json=as_json):
+        raise typer.Exit(_group("segments").run_show(number, directory=data, config=config, as_json=as_json))
+
+
+def _group(name: str) -> Any:
+    """The module behind a group. Imported late: `holdfast --help` need not wait for Arrow."""
+    return import_module(f"holdfast.cli.{name}")

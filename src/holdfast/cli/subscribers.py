@@ -1,0 +1,166 @@
+"""`holdfast subscribers`: how far each subscriber is, what it is owed, what it lost; remove one.
+
+Promise: `ls` and `show` only look (picture.py); confirmations count as soon as they are in the acknowledgement log.
+`rm` takes the store's lock and says what was still owed. Leases are known only to the process that gave them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from holdfast.cli.answer import ExitCode, answer_json
+from holdfast.cli.channels import NOTHING, lasting, print_table, title
+from holdfast.cli.display import count, make_console, make_table, moment, several, shortened, size
+from holdfast.cli.picture import CHANGE_NOTHING, Picture, look, read_config
+from holdfast.store.catalog import Loss
+from holdfast.store.store import Store
+from holdfast.store.subscribers.registry import SubscriberState
+from holdfast.store.subscribers.subscriber import ChannelLag
+
+RANGES_SHOWN_MAX = 20
+"""Ranges in one cell of `show`; JSON has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberFacts:
+    """A subscriber: what it follows, and how far it is in each channel. `events` is what it is owed in all."""
+
+    name: str
+    patterns: tuple[str, ...]
+    newest_first: bool
+    created_at_ns: int
+    events: int
+    channels: tuple[ChannelLag, ...]
+
+
+def facts_of(picture: Picture, state: SubscriberState) -> SubscriberFacts:
+    """What a picture says of a subscriber."""
+    note, lags = state.note, tuple(picture.lag_of(state))
+    events = sum(lag.events for lag in lags)
+    return SubscriberFacts(note.name, note.patterns, note.newest_first, note.created_at_ns, events, lags)
+
+
+def ranges(spans: Sequence[tuple[int, int]], *, limit: int = RANGES_SHOWN_MAX) -> str:
+    """`301..350, 400, … 12 more`."""
+    texts = [count(first) if first == last else f"{count(first)}..{count(last)}" for first, last in spans]
+    more = [f"… {len(texts) - limit:,} more"] if len(texts) > limit else []
+    return ", ".join([*texts[:limit], *more]) or NOTHING
+
+
+# ------------------------------------------------------------------------------------------------------------------- ls
+
+
+def run_ls(directory: Path, *, config: Path | None, limit: int, as_json: bool) -> ExitCode:
+    """All subscribers."""
+    picture = look(directory, read_config(config))
+    found = [facts_of(picture, state) for state in picture.registry.states()]
+    if as_json:
+        result = {"directory": str(directory), "holder_pid": picture.holder_pid, "subscribers": found}
+        answer_json("subscribers ls", result)
+        return ExitCode.DONE
+    console = make_console()
+    behind = sum(facts.events > 0 for facts in found)
+    state = f"{behind} behind" if behind else "none behind"
+    title(console, f"{directory}: {several(len(found), 'subscriber')}, {state}", [picture.owner])
+    if found:
+        _show_list(console, found, limit)
+    return ExitCode.DONE
+
+
+def _show_list(console: Console, found: Sequence[SubscriberFacts], limit: int) -> None:
+    numbers = ("mark", "behind", "size", "waiting")
+    table = make_table("subscriber", "channel", *numbers, "gaps", right=numbers)
+    rows = [(facts, lag) for facts in found for lag in facts.channels or (None,)]
+    head, left_out, tail = shortened(rows, limit)
+    named = ""
+    for part in (head, tail):
+        for facts, lag in part:
+            name = "" if facts.name == named else escape(facts.name)
+            named = facts.name
+            if lag is None:
+                table.add_row(name, "(none)")
+            else:
+                table.add_row(name, *_lag_cells(lag), ranges(lag.gaps, limit=1))
+        if part is head and left_out:
+            table.add_row("…")
+            named = ""
+    print_table(console, table, left_out=left_out)
+
+
+def _lag_cells(lag: ChannelLag) -> list[str]:
+    amounts = (size(lag.bytes), lasting(lag.seconds)) if lag.bytes else (NOTHING, NOTHING)
+    return [escape(lag.channel), count(lag.mark), count(lag.events) if lag.events else NOTHING, *amounts]
+
+
+# ----------------------------------------------------------------------------------------------------------------- show
+
+
+def run_show(name: str, *, directory: Path, config: Path | None, as_json: bool) -> ExitCode:
+    """One subscriber."""
+    picture = look(directory, read_config(config))
+    facts = facts_of(picture, picture.subscriber(name))
+    losses = [loss for loss in picture.losses if loss.subscriber == name]
+    if as_json:
+        answer_json("subscribers show", {"subscriber": facts, "losses": losses})
+        return ExitCode.DONE
+    console = make_console()
+    order = "newest first" if facts.newest_first else "oldest first"
+    owed = f"{several(facts.events, 'event')} owed" if facts.events else "nothing owed"
+    told = [
+        f"follows {', '.join(facts.patterns)}; {order}",
+        f"registered {moment(facts.created_at_ns)}; {owed}",
+    ]
+    title(console, f"{name}: subscriber of {directory}", told)
+    _show_channels(console, facts)
+    if losses:
+        _show_losses(console, losses)
+    return ExitCode.DONE
+
+
+def _show_channels(console: Console, facts: SubscriberFacts) -> None:
+    if not facts.channels:
+        console.print("  no channel matches yet; one that does joins by itself", soft_wrap=True)
+        return
+    numbers = ("mark", "behind", "size", "waiting")
+    table = make_table("channel", *numbers, "gaps", right=numbers)
+    for lag in facts.channels:
+        table.add_row(*_lag_cells(lag), ranges(lag.gaps))
+    print_table(console, table)
+    if any(lag.gaps for lag in facts.channels):
+        console.print("Gaps are events below the highest confirmed one that are not confirmed.", soft_wrap=True)
+
+
+def _show_losses(console: Console, losses: Sequence[Loss]) -> None:
+    numbers = ("events", "segments", "size")
+    table = make_table("lost of", "reason", *numbers, title="lost without being confirmed", right=numbers)
+    for loss in losses:
+        table.add_row(
+            escape(loss.channel), escape(loss.reason), count(loss.events), count(loss.segments), size(loss.bytes)
+        )
+    print_table(console, table)
+
+
+# ------------------------------------------------------------------------------------------------------------------- rm
+
+
+def run_rm(name: str, *, directory: Path, config: Path | None, as_json: bool) -> ExitCode:
+    """Deregister a subscriber."""
+    settings = read_config(config, without=CHANGE_NOTHING)
+    look(directory, settings).subscriber(name)
+    with Store.open(directory, settings, inline=True) as store:
+        lags = [lag for state in store.subscribers() if state.name == name for lag in state.channels]
+        owed = store.deregister(name)
+    parts = {lag.channel: lag.events for lag in sorted(lags, key=lambda lag: lag.channel) if lag.events}
+    if as_json:
+        answer_json("subscribers rm", {"subscriber": name, "owed_events": owed, "owed_by_channel": parts})
+        return ExitCode.DONE
+    console = make_console()
+    where = ", ".join(f"{channel} {count(events)}" for channel, events in parts.items())
+    rest = f"{several(owed, 'event')} were still owed to it: {where}" if owed else "nothing was owed to it"
+    console.print(f"removed subscriber {escape(name)}; {escape(rest)}", soft_wrap=True)
+    return ExitCode.DONE
