@@ -26,7 +26,7 @@ PHASES = ("empty store", "writing", "reading")
 
 def run(bench: Bench) -> list[Result]:
     """The peak of each phase, and what is left at its end."""
-    size = int(bench.scale(3.0 * GB, 0.3 * GB))
+    size = int(bench.scale(3.0 * GB, 0.15 * GB))
     arguments = [sys.executable, "-m", "bench.memory", str(bench.directory / "memory"), str(size)]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as child:
         samples = {phase: _watch(child) for phase in PHASES}

@@ -32,8 +32,8 @@ WINDOW = 1024
 
 def run(bench: Bench) -> list[Result]:
     """Segments first, then logs."""
-    counts = (100, 500) if bench.quick else (1000, 10_000)
-    log_bytes = {"64 KiB": bench.scale(1.0 * GB, 0.05 * GB), "1 KiB": bench.scale(0.5 * GB, 0.05 * GB)}
+    counts = (100, 300) if bench.quick else (1000, 10_000)
+    log_bytes = {"64 KiB": bench.scale(1.0 * GB, 0.05 * GB), "1 KiB": bench.scale(0.5 * GB, 0.03 * GB)}
     return [*(_segments(bench, count) for count in counts),
             *(_log(bench, size, int(count)) for size, count in log_bytes.items())]  # fmt: skip
 

@@ -62,3 +62,24 @@ def test_end_of_run_is_the_last_integer_without_a_hole(steps: list[tuple[str, tu
     while expected + 1 in integers:
         expected += 1
     assert intervals.end_of_run(start) == expected
+
+
+@given(changes, ranges)
+def test_overlap_and_count_are_those_of_the_integers(
+    steps: list[tuple[str, tuple[int, int]]], window: tuple[int, int]
+) -> None:
+    intervals, integers = both(steps)
+    inside = [value for value in range(window[0], window[1] + 1) if value in integers]
+    assert [value for low, high in intervals.overlap(*window) for value in range(low, high + 1)] == inside
+    assert intervals.count(*window) == len(inside)
+    assert intervals.covers(*window) == (len(inside) == window[1] - window[0] + 1)
+
+
+@given(changes, ranges)
+def test_lowest_and_highest_missing_are_the_ends_of_the_complement(
+    steps: list[tuple[str, tuple[int, int]]], window: tuple[int, int]
+) -> None:
+    intervals = both(steps)[0]
+    missing = list(intervals.missing(*window))
+    assert intervals.lowest_missing(*window) == (missing[0] if missing else None)
+    assert intervals.highest_missing(*window) == (missing[-1] if missing else None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.telemetry import event
 
 
-def line(caplog: pytest.LogCaptureFixture, name: str, **fields: object) -> str:
+def line(caplog: pytest.LogCaptureFixture, name: str, **fields: Any) -> str:
     with caplog.at_level(logging.INFO, logger="holdfast"):
         event(name, **fields)
     return caplog.messages[-1]

@@ -12,6 +12,7 @@ what to do next.
 | display.py | the console, and numbers, sizes and damage for people |
 | inspect.py | `holdfast inspect`: tables of what is in a file |
 | verify.py | `holdfast verify`: findings and the verdict |
+| repair.py | `holdfast repair`: what is wrong, what would be done, what is lost |
 | channels.py | `holdfast channels`: what each holds, its limits; remove one |
 | subscribers.py | `holdfast subscribers`: how far each is, what it is owed and lost; remove one |
 | segments.py | `holdfast segments`: which there are, and who still needs them |

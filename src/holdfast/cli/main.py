@@ -101,6 +101,27 @@ app.add_typer(groups.subscribers, name="subscribers")
 app.add_typer(groups.segments, name="segments")
 
 
+@app.command()
+def repair(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a store.")],
+    *,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without this, say what would be done.")] = False,
+    rebuild_catalog: Annotated[
+        bool, typer.Option("--rebuild-catalog", help="Write a new catalog, even if the old one seems sound.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Mend a damaged store: rescue what can be read, say exactly what is lost, make it open again.
+
+    Without --apply nothing is changed, and the exit code is 1 if there is something to do. What is taken away goes to
+    `quarantine/` in the store and is never deleted. Exit code 3 if a process has the store open.
+    """
+    with answering("repair", as_json=as_json):
+        _require(directory)
+        run = _command("repair")
+        raise typer.Exit(run(directory, apply=apply, rebuild_catalog=rebuild_catalog, as_json=as_json))
+
+
 def _require(path: Path) -> None:
     if not path.exists():
         raise BadRequest(f"{path} does not exist; give the path of a store or of a file in it")

@@ -38,9 +38,9 @@ from holdfast.store.inspect.copies import read_log_copy, read_whole
 from holdfast.store.inspect.directory import StoreFiles, list_store, lock_holder
 from holdfast.store.inspect.logs import MAKES_NO_SENSE
 from holdfast.store.limits import LimitsTree
-from holdfast.store.subscribers.acklog import KIND_OUTCOME, OutcomeRecord, decode_outcome
-from holdfast.store.subscribers.progress import Progress
-from holdfast.store.subscribers.registry import Registry, SubscriberState
+from holdfast.store.subscribers.acklog import OutcomeRecord, decode_outcomes
+from holdfast.store.subscribers.progress import Progress, bytes_owed
+from holdfast.store.subscribers.registry import Registry, SubscriberState, total_losses
 from holdfast.store.subscribers.subscriber import ChannelLag
 from holdfast.store.wal.codec import (
     KIND_FLOORS,
@@ -87,6 +87,7 @@ class Unsealed:
 
     first_seq: int
     last_seq: int
+    ingested_at_ns: int
     events: int = 0
 
 
@@ -145,13 +146,16 @@ class Picture:
         )
 
     def _lag(self, channel: Channel, progress: Progress) -> ChannelLag:
-        events = progress.unconfirmed(channel.next_seq - 1)
-        mark = progress.mark
-        waiting = [item for item in self.segments_of(channel) if events and item.meta.last_seq > mark]
-        oldest_ns = min((item.meta.last_ingested_at_ns for item in waiting), default=None)
-        seconds = 0.0 if oldest_ns is None else max(0.0, (self.clock.wall_ns() - oldest_ns) / NS_PER_S)
-        size_bytes = sum(item.size_bytes for item in waiting)
-        return ChannelLag(channel.name, mark, tuple(progress.gaps()), events, size_bytes, seconds)
+        unsealed = self.unsealed.get(channel.id)
+        owed = progress.owed(1, unsealed.last_seq if unsealed else channel.published_seq)
+        segments = self.segments_of(channel)
+        waiting = [item.meta.first_ingested_at_ns for item in segments if owed and item.meta.last_seq >= owed[0][0]]
+        if owed and unsealed:
+            waiting.append(unsealed.ingested_at_ns)
+        seconds = max(0.0, (self.clock.wall_ns() - min(waiting)) / NS_PER_S) if waiting else 0.0
+        size_bytes = bytes_owed(owed, [(item.meta.first_seq, item.meta.last_seq, item.size_bytes) for item in segments])
+        events = sum(last - first + 1 for first, last in owed)
+        return ChannelLag(channel.name, progress.mark, tuple(progress.gaps()), events, size_bytes, seconds)
 
 
 def look(directory: Path, config: StoreConfig) -> Picture:
@@ -174,7 +178,7 @@ def look(directory: Path, config: StoreConfig) -> Picture:
             registry.restore(catalog.subscribers())
             cursor = catalog.cursor("ack") or 0
             registry.apply(outcome for position, outcome in outcomes if position >= cursor)
-            losses = catalog.losses()
+            losses = total_losses(catalog.losses(), registry.pending_losses())
         except (CorruptData, sqlite3.DatabaseError) as error:
             reason = error.reason if isinstance(error, CorruptData) else str(error)
             raise CorruptData(file=directory / CATALOG_NAME, offset_bytes=0, reason=reason) from error
@@ -248,8 +252,7 @@ def _log_files(paths: tuple[Path, ...]) -> Iterator[LogFile]:
 
 def _outcomes(found: LogFile) -> list[tuple[int, OutcomeRecord]]:
     """Outcomes with their positions in the log."""
-    found_records = (record for record in found.records if record.kind == KIND_OUTCOME)
-    return [(record.position, decode_outcome(record.payload)) for record in found_records]
+    return [(record.position, outcome) for record in found.records for outcome in decode_outcomes(record)]
 
 
 def _take_wal(notes: _WalNotes, channels: ChannelTable) -> dict[int, Unsealed]:
@@ -268,7 +271,7 @@ def _take_wal(notes: _WalNotes, channels: ChannelTable) -> dict[int, Unsealed]:
         channel.active_at_ns = max(channel.active_at_ns, ingested_at_ns)
         new_seq = max(first_seq, channel.published_seq + 1)
         if new_seq <= last_seq:
-            known = unsealed.setdefault(channel_id, Unsealed(new_seq, last_seq))
+            known = unsealed.setdefault(channel_id, Unsealed(new_seq, last_seq, ingested_at_ns))
             known.last_seq = last_seq
             known.events += last_seq - new_seq + 1
             channel.next_seq = max(channel.next_seq, last_seq + 1)

@@ -93,8 +93,8 @@ def _show_list(console: Console, found: Sequence[SubscriberFacts], limit: int) -
 
 
 def _lag_cells(lag: ChannelLag) -> list[str]:
-    amounts = (size(lag.bytes), lasting(lag.seconds)) if lag.bytes else (NOTHING, NOTHING)
-    return [escape(lag.channel), count(lag.mark), count(lag.events) if lag.events else NOTHING, *amounts]
+    owed = [count(lag.events), size(lag.bytes), lasting(lag.seconds)] if lag.events else [NOTHING] * 3
+    return [escape(lag.channel), count(lag.mark), *owed]
 
 
 # ----------------------------------------------------------------------------------------------------------------- show

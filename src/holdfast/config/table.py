@@ -113,10 +113,10 @@ class StoreConfig:
     memory_limit_bytes: int = setting(
         "memory_limit",
         Kind.SIZE,
-        64 * MIB,
+        40 * MIB,
         low=64 * KIB,
         high=1 << 44,
-        why="one segment being filled and one being written; at the limit segments are sealed early, then callers wait",
+        why="a segment being written and some of the next; at the limit segments are sealed early, then callers wait",
     )
     commit_timeout_ns: int = setting(
         "commit_timeout",

@@ -13,6 +13,7 @@ logs, except what was already deleted from both: floors and remembered slots sta
 | event_ids | id digest to seq, for channels whose events carry ids |
 | subscribers | who is registered, and for which channels |
 | floors | channels whose first events were discarded by a limit: the first that is left |
+| partition_floors | per channel and partition the first event that the partition still needs |
 | doomed | files of evicted segments that may still be there |
 | gone | seqs that no segment holds any more, and why: `evicted`, `damage`, `skipped` or `unknown` (`store/repair`) |
 | losses | events, bytes and segments that went unconfirmed, per channel, subscriber and reason, over all time |
@@ -64,6 +65,8 @@ CREATE TABLE IF NOT EXISTS subscribers (subscriber_id INTEGER PRIMARY KEY, note 
 CREATE TABLE IF NOT EXISTS progress (subscriber_id INTEGER NOT NULL, channel_id INTEGER NOT NULL, note BLOB NOT NULL,
   crc INTEGER NOT NULL, PRIMARY KEY (subscriber_id, channel_id)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS floors (channel_id INTEGER PRIMARY KEY, first_seq INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS partition_floors (channel_id INTEGER NOT NULL, partition TEXT NOT NULL,
+  first_seq INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (channel_id, partition)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS doomed (segment_seq INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS gone (channel_id INTEGER NOT NULL, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
   reason TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (channel_id, first_seq)) WITHOUT ROWID;
@@ -111,7 +114,10 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Events that went although somebody was still owed them. The empty subscriber counts each event once."""
+    """Events that went although they were owed to somebody, or to whoever would have come.
+
+    The empty subscriber stands for the channel: it counts each event once, however many were owed it.
+    """
 
     channel: str
     subscriber: str
@@ -131,7 +137,8 @@ class Catalog:
 
     def __init__(self, filesystem: Filesystem, directory: Path) -> None:
         self.path = directory / CATALOG_NAME
-        self._database: Database = filesystem.database(self.path)
+        with self._translated():
+            self._database: Database = filesystem.database(self.path)
         with self._translated(), self._database.transaction() as change:
             for statement in _TABLES.split(";\n"):
                 if statement.strip():
@@ -218,8 +225,17 @@ class Catalog:
         return found
 
     def all_segments(self) -> Iterator[PublishedSegment]:
-        """Every segment, by number."""
-        return map(segment_of_row, self._query(f"SELECT {_SEGMENT_COLUMNS} FROM segments ORDER BY segment_seq"))
+        """Every segment, by number; fetched a page at a time."""
+        after = -1
+        while True:
+            page = self._query(
+                f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq > ? ORDER BY segment_seq LIMIT 256",
+                (after,),
+            )
+            yield from map(segment_of_row, page)
+            if len(page) < 256:
+                return
+            after = page[-1][0]
 
     def segment_sizes(self) -> Iterator[tuple[int, int, int]]:
         """(channel id, segment number, size in bytes) of every segment: what recovery compares with the disk."""
@@ -281,10 +297,12 @@ class Catalog:
         rows = self._query(sql, (segment_seq,))
         return segment_of_row(rows[0]) if rows else None
 
-    def segment_spans(self, channel_id: int) -> list[tuple[int, int]]:
-        """(first seq, last seq) of every segment of a channel, ascending."""
+    def segment_spans(self, channel_id: int, *, first_seq: int, last_seq: int) -> list[tuple[int, int, int]]:
+        """(first seq, last seq, bytes) of the segments of a channel that hold any of the range, ascending."""
         return self._database.query(
-            "SELECT first_seq, last_seq FROM segments WHERE channel_id = ? ORDER BY first_seq", (channel_id,)
+            "SELECT first_seq, last_seq, size_bytes FROM segments WHERE channel_id = ? AND last_seq >= ? "
+            "AND first_seq <= ? ORDER BY first_seq",
+            (channel_id, first_seq, last_seq),
         )
 
     def first_seq(self, channel_id: int) -> int | None:
@@ -294,14 +312,10 @@ class Catalog:
         )[0][0]
         return found
 
-    def backlog(self, channel_id: int, *, after_seq: int) -> tuple[int, int | None]:
-        """(bytes, time of the oldest) of the segments of a channel that hold events after a seq."""
-        row = self._database.query(
-            "SELECT coalesce(sum(size_bytes), 0), min(last_ingested_at_ns) FROM segments "
-            "WHERE channel_id = ? AND last_seq > ?",
-            (channel_id, after_seq),
-        )[0]
-        return int(row[0]), row[1]
+    def bytes_from(self, channel_id: int, first_seq: int) -> int:
+        """Bytes of the segments of a channel that begin at `first_seq` or later."""
+        sql = "SELECT coalesce(sum(size_bytes), 0) FROM segments WHERE channel_id = ? AND first_seq >= ?"
+        return int(self._database.query(sql, (channel_id, first_seq))[0][0])
 
     def segment_within(self, channel_id: int, span: tuple[int, int], *, newest_first: bool) -> PublishedSegment | None:
         """The first, or the last, segment of a channel that holds any of the span."""
@@ -327,7 +341,16 @@ class Catalog:
             return segments
         return [item for item in segments if (item.meta.last_event_time_ns or item.meta.last_ingested_at_ns) < time_ns]
 
-    def evict(self, segments: Sequence[PublishedSegment], losses: Sequence[Loss]) -> None:
+    def oldest_time(self, channel_id: int, *, by_event_time: bool) -> int | None:
+        """The time that `segments_older_than` compares, of the segment where it is earliest."""
+        if not by_event_time:
+            sql = "SELECT min(last_ingested_at_ns) FROM segments WHERE channel_id = ?"
+            found: int | None = self._database.query(sql, (channel_id,))[0][0]
+            return found
+        metas = [segment.meta for segment in self.segments(channel_id)]
+        return min((meta.last_event_time_ns or meta.last_ingested_at_ns for meta in metas), default=None)
+
+    def evict(self, segments: Sequence[PublishedSegment]) -> None:
         """Forget segments; their files are noted as doomed until they are gone."""
         numbers = [(segment.meta.segment_seq,) for segment in segments]
         spans = [(segment.channel_id, segment.meta.first_seq, segment.meta.last_seq) for segment in segments]
@@ -338,29 +361,23 @@ class Catalog:
             change.executemany("DELETE FROM event_ids WHERE channel_id = ? AND seq BETWEEN ? AND ?", spans)
             change.executemany("INSERT OR REPLACE INTO doomed VALUES (?, ?)", doomed)
             _add_gone(change, spans, reason="evicted")
-            _add_losses(change, losses)
 
     def gone(self, channel_id: int) -> list[tuple[int, int, str]]:
         """(first seq, last seq, reason) of what no segment of a channel holds any more, ascending."""
         rows = self._query("SELECT * FROM gone WHERE channel_id = ? ORDER BY first_seq", (channel_id,))
         return [row[1:4] for row in rows]
 
-    def doomed(self) -> set[int]:
-        """Numbers of evicted segments whose files may still be there."""
-        return {row[0] for row in self._database.query("SELECT segment_seq FROM doomed")}
+    def doomed(self) -> dict[int, int]:
+        """Numbers of evicted segments whose files may still be there, and their channels' numbers."""
+        return dict(self._database.query("SELECT segment_seq, channel_id FROM doomed"))
 
     def forget_doomed(self, numbers: Iterable[int]) -> None:
         """Those files are gone."""
         with self._translated(), self._database.transaction() as change:
             change.executemany("DELETE FROM doomed WHERE segment_seq = ?", [(number,) for number in numbers])
 
-    def add_losses(self, losses: Sequence[Loss]) -> None:
-        """Count losses that go without a whole segment."""
-        with self._translated(), self._database.transaction() as change:
-            _add_losses(change, losses)
-
     def losses(self) -> list[Loss]:
-        """All losses since the store was created."""
+        """All losses since the store was created, up to the last checkpoint of the acknowledgement log."""
         return [Loss(*row) for row in self._database.query("SELECT * FROM losses ORDER BY channel, subscriber, reason")]
 
     def set_floor(self, channel_id: int, first_seq: int) -> None:
@@ -371,6 +388,16 @@ class Catalog:
     def floors(self) -> dict[int, int]:
         """Per channel the first event that is left, where a limit discarded some."""
         return {row[0]: row[1] for row in self._query("SELECT channel_id, first_seq, crc FROM floors")}
+
+    def set_partition_floor(self, channel_id: int, partition: str, first_seq: int) -> None:
+        """The partition needs no event of the channel below `first_seq`."""
+        with self._translated(), self._database.transaction() as change:
+            _put(change, "partition_floors", (channel_id, partition, first_seq))
+
+    def partition_floors(self) -> list[tuple[int, str, int]]:
+        """(channel id, partition, first seq it needs), where a partition has advanced."""
+        rows = self._query("SELECT channel_id, partition, first_seq, crc FROM partition_floors")
+        return [(row[0], row[1], row[2]) for row in rows]
 
     def stored(self) -> dict[int, tuple[int, int, int]]:
         """Per channel: bytes, events, and time of the last event, in segments."""
@@ -392,22 +419,28 @@ class Catalog:
             tuple(msgspec.msgpack.decode(row[2], type=ProgressNote) for row in progress),
         )
 
-    def put_subscriber(self, note: SubscriberNote, progress: Iterable[ProgressNote]) -> None:
-        """Register or change a subscriber, and where it starts."""
+    def put_subscriber(self, note: SubscriberNote, *, joined: Iterable[ProgressNote], left: Iterable[int] = ()) -> None:
+        """Register or change a subscriber: where it starts in channels it joins, and channels it has left."""
         with self._translated(), self._database.transaction() as change:
             _put(change, "subscribers", (note.subscriber_id, msgspec.msgpack.encode(note)))
-            _put_progress(change, progress)
+            _put_progress(change, joined)
+            gone = [(note.subscriber_id, channel_id) for channel_id in left]
+            change.executemany("DELETE FROM progress WHERE subscriber_id = ? AND channel_id = ?", gone)
             following = max(int(self.meta("next_subscriber_id") or 1), note.subscriber_id + 1)
             _put_meta(change, {"next_subscriber_id": following})
 
-    def remove_subscriber(self, subscriber_id: int) -> None:
-        """Forget a subscriber and how far it was."""
+    def remove_subscriber(self, subscriber_id: int, losses: Iterable[Loss]) -> None:
+        """Forget a subscriber and how far it was; `losses` are those of its own that no checkpoint has counted."""
         with self._translated(), self._database.transaction() as change:
             change.execute("DELETE FROM subscribers WHERE subscriber_id = ?", (subscriber_id,))
             change.execute("DELETE FROM progress WHERE subscriber_id = ?", (subscriber_id,))
+            _add_losses(change, losses)
 
-    def checkpoint(self, progress: Iterable[ProgressNote], losses: Iterable[Loss] = (), *, ack_cursor: int) -> None:
-        """Keep how far subscribers are, what they lost, and from where on the acknowledgement log is still needed."""
+    def checkpoint(self, progress: Iterable[ProgressNote], losses: Iterable[Loss], *, ack_cursor: int) -> None:
+        """Keep how far subscribers are and what was lost, and from where on the acknowledgement log is still needed.
+
+        One transaction, so that each record of the log is counted once: in here, or by replaying it.
+        """
         with self._translated(), self._database.transaction() as change:
             _put_progress(change, progress)
             _add_losses(change, losses)

@@ -37,10 +37,10 @@ class Channel:
         self.name = name
         self.limits = limits
         self.first_seq = 1  # keeper: events below are gone, whatever files still hold them
+        self.hidden_events = 0  # keeper: how many events below `first_seq` the files still hold
         self.active_at_ns = 0  # committer: when the last event came in
         self.segment_bytes = self.segment_events = 0  # tail lock: what the published segments hold
         self.warned = False  # keeper: said once that old events go
-        self.aged_while_holding = False  # keeper
         self.retired = False  # table lock
         self.next_seq = 1  # committer
         self.published_seq = 0  # tail lock: the last seq in a published segment
@@ -50,19 +50,22 @@ class Channel:
         self.checked: CheckedSchema | None = None  # any caller: the last schema that passed the door
         self.versions: dict[pa.Schema, SchemaVersion] = {}  # table lock; mode `any` only
 
+    @property
+    def last_seq(self) -> int:
+        """The last event that readers can see; those being committed just now are not among them."""
+        units = list(self.units)  # before `published_seq`, which moves before a unit leaves
+        return units[-1].end_seq - 1 if units else self.published_seq
+
     def stored_bytes(self) -> int:
-        """Bytes in segments and in memory."""
+        """Bytes in segments and in memory. The caller holds the tail's lock."""
         return self.segment_bytes + sum(unit.bytes for unit in self.units)
 
     def stored_events(self) -> int:
-        """Events in segments and in memory."""
-        return self.segment_events + self.next_seq - 1 - self.published_seq
+        """Events in segments and in memory that readers can see. The caller holds the tail's lock.
 
-    @property
-    def visible_seq(self) -> int:
-        """The first event a reader may see: older ones are over the channel's limit, deleted or not yet."""
-        kept = self.limits.max_msgs if self.limits.discard == "old" else 0
-        return max(self.first_seq, self.next_seq - kept) if kept and self.stored_events() > kept else self.first_seq
+        Numbers may have been skipped, and segments in the middle are gone, so seqs do not tell.
+        """
+        return self.segment_events - self.hidden_events + sum(unit.rows for unit in self.units)
 
 
 class ChannelTable:
@@ -119,12 +122,24 @@ class ChannelTable:
                 raise LimitReached(what=f"channel {name!r}", limit="max_channels", allowed=self._channels_max)
             return self._insert(name, ChannelId(self.next_id))
 
-    def retire(self, channel: Channel) -> None:
-        """Stop counting and showing a channel; it comes back with its numbers when somebody writes to it."""
+    def known(self) -> list[Channel]:
+        """All channels, retired ones too."""
+        return list(self._by_id.values())
+
+    def retire(self, channel: Channel, *, next_seq: int) -> bool:
+        """Stop counting and showing a channel; it comes back with its numbers when somebody writes to it.
+
+        False, and nothing is changed, if somebody wrote to it since `next_seq` was read: the committer first moves
+        `next_seq`, then looks at `retired`; here it is the other way round, so one of the two sees the other.
+        """
         with self._lock:
             channel.retired = True
+            if channel.next_seq != next_seq:
+                channel.retired = False
+                return False
             self._retired[channel.name] = channel
             self._by_name.pop(channel.name, None)
+            return True
 
     def revive(self, channel: Channel) -> None:
         """A channel that was retired is written to again."""

@@ -21,10 +21,12 @@ channel is synced at once, so that a name never gets a second number. The sealer
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.clock import NS_PER_S
@@ -47,8 +49,7 @@ IDLE_SYNC_NS = NS_PER_S
 """With `wal.flush: bytes`, a quiet log is synced after this long."""
 
 
-@dataclass(slots=True)
-class PreparedEntry:
+class PreparedEntry(msgspec.Struct, gc=False):
     """One channel's part of a frame, checked and encoded by the caller's thread."""
 
     channel: Channel
@@ -57,7 +58,7 @@ class PreparedEntry:
     options: EntryOptions
     batch: pa.RecordBatch
     ids: tuple[bytes, ...] = ()
-    known_ids: dict[bytes, int] = field(default_factory=dict)
+    known_ids: dict[bytes, int] = msgspec.field(default_factory=dict)
     looked_up_at_seq: int = 0
 
 
@@ -69,15 +70,14 @@ class CommitFuture(Future[FrameReceipt]):
         return False
 
 
-@dataclass(slots=True)
-class Pending:
+class Pending(msgspec.Struct, gc=False):
     """A frame waiting for its group; without entries, a request to sync."""
 
     entries: list[PreparedEntry]
     identity: Identity
     size_bytes: int
     payload_crc: int
-    future: CommitFuture = field(default_factory=CommitFuture)
+    future: CommitFuture = msgspec.field(default_factory=CommitFuture)
 
 
 @dataclass(slots=True)
@@ -89,6 +89,9 @@ class _Group:
     refusals: list[tuple[Pending, ChannelFull]] = field(default_factory=list)
     fresh: dict[Identity, FrameReceipt] = field(default_factory=dict)
     next_seqs: dict[Channel, int] = field(default_factory=dict)
+    added_events: Counter[Channel] = field(default_factory=Counter)
+    added_bytes: Counter[Channel] = field(default_factory=Counter)
+    """What the group adds to channels that refuse new events at a limit."""
     new_ids: list[tuple[Channel, bytes]] = field(default_factory=list)
     creates_channel: bool = False
 
@@ -100,6 +103,7 @@ class Committer(GroupWorker[Pending]):
         super().__init__("store")
         self._config = ground.config
         self._clock = ground.clock
+        self._stamp_ns = ground.time.stamp_ns
         self._tail = ground.tail
         self._catalog = ground.catalog
         self._channels = ground.channels
@@ -187,14 +191,14 @@ class Committer(GroupWorker[Pending]):
     def _write(self, pendings: list[Pending], group: _Group) -> None:
         versions = [entry.version for pending in pendings for entry in pending.entries]
         self._wal.make_room(sum(pending.size_bytes for pending in pendings), versions, len(pendings))
-        ingested_at_ns = self._clock.wall_ns()
+        ingested_at_ns = self._stamp_ns()
         records: list[NewRecord] = []
         for pending in pendings:
             known = self._find(pending.identity, group)
             if known is not None:
                 group.answers.append((pending, known))
                 continue
-            full = _full_channel(pending)
+            full = self._full_channel(pending, group)
             if full is not None:
                 group.refusals.append((pending, full))
                 continue
@@ -207,6 +211,22 @@ class Committer(GroupWorker[Pending]):
         if self._must_sync(group):
             self._wal.log.sync()
             self._synced()
+
+    def _full_channel(self, pending: Pending, group: _Group) -> ChannelFull | None:
+        """The limit that a frame would pass, of a channel that refuses new events."""
+        events, size_bytes = Counter(group.added_events), Counter(group.added_bytes)
+        for entry in pending.entries:
+            channel, limits = entry.channel, entry.channel.limits
+            if limits.discard != "new" or (rows := _new_events(entry)) == 0:
+                continue
+            events[channel] += rows
+            size_bytes[channel] += entry.payload.buffer.size
+            stored_events, stored_bytes = self._tail.stored(channel)
+            if limits.max_msgs and stored_events + events[channel] > limits.max_msgs:
+                return ChannelFull(channel=channel.name, limit="max_msgs", allowed=limits.max_msgs)
+            if limits.max_bytes and stored_bytes + size_bytes[channel] > limits.max_bytes:
+                return ChannelFull(channel=channel.name, limit="max_bytes", allowed=limits.max_bytes)
+        return None
 
     def _find(self, identity: Identity, group: _Group) -> FrameReceipt | None:
         """The receipt of an earlier frame with this identity, in this group or before it."""
@@ -267,6 +287,9 @@ class Committer(GroupWorker[Pending]):
                 durability=self._durability,
                 duplicate_events=len(known_seqs),
             )
+        if channel.limits.discard == "new":
+            group.added_events[channel] += rows
+            group.added_bytes[channel] += entry.payload.buffer.size
         first_seq, committed_id = channel.next_seq, self.next_committed_id
         group.next_seqs.setdefault(channel, first_seq)
         group.creates_channel |= first_seq == 1
@@ -369,17 +392,12 @@ class Committer(GroupWorker[Pending]):
             pending.future.set_exception(error)
 
 
-def _full_channel(pending: Pending) -> ChannelFull | None:
-    """The limit that a frame would pass, of a channel that refuses new events."""
-    for entry in pending.entries:
-        channel, limits = entry.channel, entry.channel.limits
-        if limits.discard != "new":
-            continue
-        if limits.max_msgs and channel.stored_events() + entry.payload.rows > limits.max_msgs:
-            return ChannelFull(channel=channel.name, limit="max_msgs", allowed=limits.max_msgs)
-        if limits.max_bytes and channel.stored_bytes() + entry.payload.buffer.size > limits.max_bytes:
-            return ChannelFull(channel=channel.name, limit="max_bytes", allowed=limits.max_bytes)
-    return None
+def _new_events(entry: PreparedEntry) -> int:
+    """How many events the entry would add, as far as its ids tell now."""
+    if not entry.ids:
+        return entry.payload.rows
+    known, unpublished = entry.known_ids, entry.channel.unpublished_ids
+    return len({digest for digest in entry.ids if digest not in known and digest not in unpublished})
 
 
 def checksum_payloads(payloads: Iterable[Payload]) -> int:

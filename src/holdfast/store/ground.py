@@ -1,4 +1,4 @@
-"""What the parts of one open store stand on: the same disk, directory, settings, clock, index, channels and tail."""
+"""What the parts of one open store stand on: the same disk, directory, settings, clocks, index, channels and tail."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from holdfast.config import StoreConfig
 from holdfast.disk.filesystem import Filesystem
 from holdfast.store.catalog import Catalog
 from holdfast.store.channels import ChannelTable
+from holdfast.store.retention.timekeeping import TrustedTime
 from holdfast.store.tail import Tail
 
 LOCK_NAME = "lock"
@@ -29,6 +30,7 @@ class Ground:
     directory: Path
     config: StoreConfig
     clock: Clock
+    time: TrustedTime
     store_id: bytes
     catalog: Catalog
     channels: ChannelTable

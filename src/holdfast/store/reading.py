@@ -33,7 +33,7 @@ from holdfast.store.ground import Ground
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.segments.runs import SYSTEM_COLUMNS, RunTable
 from holdfast.store.tail import Chunk
-from holdfast.store.wal.codec import decode_batches
+from holdfast.store.wal.codec import decode_pieces
 
 Position = int | str | datetime
 VERIFIED_MAX = 100_000
@@ -75,7 +75,7 @@ class Reader:
         _check_system(system)
         border, chunks = self._tail.snapshot(channel)
         schema = self._schema(channel, columns)  # after the picture: it holds whatever is in there
-        first = max(self._resolve(channel, start, chunks, what="start"), channel.visible_seq)
+        first = max(self._resolve(channel, start, chunks, what="start"), channel.first_seq)
         last = chunks_end(chunks, border) if end is None else self._resolve_end(channel, end, chunks)
         pieces = self._pieces(channel, first, last, border=border, chunks=chunks, columns=_stored(columns))
         return _batches(pieces, channel.name, schema, system)
@@ -91,10 +91,10 @@ class Reader:
         ]
         return ((name, batch) for _, name, batch in heapq.merge(*streams, key=lambda item: item[0]))
 
-    def run_table(self, segment: PublishedSegment, channel: str) -> RunTable:
-        """Who wrote what in a segment."""
-        with self._open_files.use(self.segment_path(channel, segment)) as file:
-            return self._reader(file, segment).runs
+    def run_table(self, segment: PublishedSegment, channel: str) -> RunTable | None:
+        """Who wrote what in a segment; None if it was evicted since the catalog was asked."""
+        reader = self._open(channel, segment)
+        return reader.runs if reader is not None else None
 
     # -- pieces -----------------------------------------------------------------------------------------------------
 
@@ -110,8 +110,9 @@ class Reader:
     ) -> Iterator[Piece]:
         for segment in self._catalog.segments(channel.id, first_seq=first, last_seq=min(last, border - 1)):
             self._tail.check()
-            with self._open_files.use(self.segment_path(channel.name, segment)) as file:
-                reader = self._reader(file, segment)
+            reader = self._open(channel.name, segment)
+            if reader is None:
+                continue
             for seq, batch in reader.batches(first_seq=first, last_seq=last, columns=columns(reader.schema)):
                 if not self._verify:
                     _check_structure(batch, self.segment_path(channel.name, segment))
@@ -130,7 +131,8 @@ class Reader:
         runs = RunTable.from_runs([chunk.run for chunk in wanted])
         names = columns(wanted[0].version.schema)
         seq = wanted[0].run.first_seq
-        for batch in decode_batches((chunk.payload for chunk in wanted), wanted[0].version.schema):
+        for _, make in decode_pieces((chunk.payload for chunk in wanted), wanted[0].version.schema):
+            batch = make()
             low, high = max(first, seq), min(last, seq + batch.num_rows - 1)
             if low <= high:
                 part = batch.slice(low - seq, high - low + 1)
@@ -143,7 +145,7 @@ class Reader:
         border, chunks = picture
         schema = self._schema(channel, None)
         end = chunks_end(chunks, border)
-        start = max(self._first_seq_committed(channel, first, chunks), channel.visible_seq)
+        start = max(self._first_seq_committed(channel, first, chunks), channel.first_seq)
         for piece in self._pieces(channel, start, end, border=border, chunks=chunks, columns=lambda _schema: None):
             batch = piece.batch if schema is None else conform(piece.batch, schema, channel=channel.name)
             for run in piece.runs.overlapping(piece.first_seq, piece.first_seq + batch.num_rows - 1):
@@ -156,6 +158,16 @@ class Reader:
     def _first_seq_committed(self, channel: Channel, committed_id: int, chunks: list[Chunk]) -> int:
         seq = self._catalog.first_seq_reaching(channel.id, "last_committed_id", committed_id)
         return seq if seq is not None else (chunks[0].run.first_seq if chunks else 1)
+
+    def _open(self, channel: str, segment: PublishedSegment) -> SegmentReader | None:
+        """The segment, checked and mapped, so that it stays readable; None if it was evicted meanwhile."""
+        try:
+            with self._open_files.use(self.segment_path(channel, segment)) as file:
+                return self._reader(file, segment)
+        except FileNotFoundError:
+            if self._catalog.segment(segment.meta.segment_seq) is None:
+                return None
+            raise
 
     def _reader(self, file: File, segment: PublishedSegment) -> SegmentReader:
         number = segment.meta.segment_seq
@@ -220,10 +232,11 @@ class Reader:
 
     def _seq_at(self, channel: Channel, time_ns: int, chunks: list[Chunk]) -> int:
         """The first event that came in at or after a time."""
-        seq = self._catalog.first_seq_reaching(channel.id, "last_ingested_at_ns", time_ns)
-        if seq is not None and seq <= channel.published_seq:
-            segment = next(self._catalog.segments(channel.id, first_seq=seq, last_seq=seq))
-            return self.run_table(segment, channel.name).first_seq_ingested_at(time_ns)
+        while (seq := self._catalog.first_seq_reaching(channel.id, "last_ingested_at_ns", time_ns)) is not None:
+            segment = next(self._catalog.segments(channel.id, first_seq=seq, last_seq=seq), None)
+            runs = self.run_table(segment, channel.name) if segment is not None else None
+            if runs is not None:
+                return runs.first_seq_ingested_at(time_ns)
         found = next((chunk.run.first_seq for chunk in chunks if chunk.run.ingested_at_ns >= time_ns), None)
         return found if found is not None else chunks_end(chunks, channel.published_seq + 1) + 1
 

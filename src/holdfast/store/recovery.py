@@ -74,6 +74,10 @@ class RecoveryReport:
     cut: Mended | None
     removed: tuple[Path, ...]
     skipped_numbers: int
+    acks_cut: Mended | None = None
+    """The torn tail of the acknowledgement log, if it had one."""
+    acks_damage: CorruptData | None = None
+    """Why the acknowledgement log was set aside, if it was."""
     truncated: Truncation | None = None
     """What `truncate_bad_tail` cut."""
     verified: bool = True
@@ -200,9 +204,7 @@ def _check_segments(filesystem: Filesystem, directory: Path, state: Recovered) -
     for entry in filesystem.listdir(folder):
         if entry.is_dir:
             unknown = _check_channel(filesystem, folder / entry.name, expected.pop(entry.name, {}), removed)
-            orphans += [path for path in unknown if _number(path) not in doomed]
-            _unlink_all(filesystem, [path for path in unknown if _number(path) in doomed], removed)
-    state.catalog.forget_doomed(doomed)
+            orphans += [path for path in unknown if _number(path) not in doomed]  # those are left to retention
     for channel, sizes in expected.items():
         if sizes:
             raise _missing(folder / channel, next(iter(sizes)))
@@ -213,13 +215,6 @@ def _check_segments(filesystem: Filesystem, directory: Path, state: Recovered) -
 def _number(path: Path) -> int:
     match = _SEGMENT_NAME.fullmatch(path.name)
     return int(match[1]) if match else 0
-
-
-def _unlink_all(filesystem: Filesystem, paths: list[Path], removed: list[Path]) -> None:
-    for path in paths:
-        filesystem.unlink(path)
-        filesystem.sync_dir(path.parent)
-        removed.append(path)
 
 
 def _check_channel(filesystem: Filesystem, folder: Path, sizes: dict[int, int], removed: list[Path]) -> list[Path]:
@@ -330,28 +325,27 @@ class _Replay:
 
     def _frame(self, record: Record, wal_file: int) -> None:
         frame = decode_frame(record.payload)
+        state = self._state
+        committed_id = frame.first_committed_id
+        for entry in frame.entries:
+            channel = state.channels.by_id(entry.channel_id)
+            self._entry(entry, frame, channel=channel, committed_id=committed_id, wal_file=wal_file)
+            committed_id += entry.payload.rows
+        state.next_committed_id = max(state.next_committed_id, committed_id)
+        if frame.identity is not None:
+            state.frames.append((frame.identity, self._receipt(frame), frame.ingested_at_ns))
+        self.frames += 1
+
+    def _receipt(self, frame: FrameRecord) -> FrameReceipt:
         receipts = []
         committed_id = frame.first_committed_id
         for entry in frame.entries:
-            channel = self._state.channels.by_id(entry.channel_id)
-            self._entry(entry, frame, channel=channel, committed_id=committed_id, wal_file=wal_file)
-            last_seq = entry.first_seq + entry.payload.rows - 1
-            receipts.append(
-                Receipt(
-                    channel.name,
-                    Seq(entry.first_seq),
-                    Seq(last_seq),
-                    CommittedId(committed_id),
-                    duplicate=False,
-                    durability=Durability.SYNCED,
-                )
-            )
+            name = self._state.channels.by_id(entry.channel_id).name
+            first, last = Seq(entry.first_seq), Seq(entry.first_seq + entry.payload.rows - 1)
+            position = CommittedId(committed_id)
+            receipts.append(Receipt(name, first, last, position, duplicate=False, durability=Durability.SYNCED))
             committed_id += entry.payload.rows
-        self._state.next_committed_id = max(self._state.next_committed_id, committed_id)
-        if frame.identity is not None:
-            receipt = FrameReceipt(tuple(receipts), duplicate=False, durability=Durability.SYNCED)
-            self._state.frames.append((frame.identity, receipt, frame.ingested_at_ns))
-        self.frames += 1
+        return FrameReceipt(tuple(receipts), duplicate=False, durability=Durability.SYNCED)
 
     def _entry(
         self, entry: EntryPlace, frame: FrameRecord, *, channel: Channel, committed_id: int, wal_file: int

@@ -33,11 +33,12 @@ from holdfast.errors import DiskFull, StoreFailed
 from holdfast.model.schema import schema_hash
 from holdfast.store.catalog import CatalogChannel, Publication, PublishedSegment, segment_file_name
 from holdfast.store.ground import Ground
+from holdfast.store.segments.combine import LazyBatches
 from holdfast.store.segments.metadata import SegmentMeta, event_time_range
 from holdfast.store.segments.runs import RunTable
 from holdfast.store.segments.writer import write_segment
 from holdfast.store.tail import Unit
-from holdfast.store.wal.codec import decode_batches
+from holdfast.store.wal.codec import decode_pieces
 from holdfast.store.wal.log import Wal
 from holdfast.telemetry import event
 
@@ -116,7 +117,7 @@ class Sealer:
     def _write(self, unit: Unit) -> Publication:
         channel, chunks = unit.channel, unit.chunks
         directory = self._channel_directory(channel.name)
-        batches = decode_batches((chunk.payload for chunk in chunks), unit.version.schema)
+        batches = LazyBatches(decode_pieces((chunk.payload for chunk in chunks), unit.version.schema))
         first_event, last_event = event_time_range(batches, channel.limits.event_time_column)
         first, last = chunks[0].run, chunks[-1].run
         ingested = [chunk.run.ingested_at_ns for chunk in chunks]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -33,7 +33,6 @@ from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid
 from holdfast.model.positions import CommittedId, Fsn, Seq
 from holdfast.model.schema import BatchLimits, check_batch, check_schema
 from holdfast.store.catalog import Loss, PublishedSegment
-from holdfast.store.channels import Channel
 from holdfast.store.committer import CommitFuture, Committer, Pending, PreparedEntry, checksum_payloads
 from holdfast.store.dedup import Dedup
 from holdfast.store.event_ids import digests_of
@@ -41,12 +40,14 @@ from holdfast.store.ground import LOCK_NAME, WAL_DIR, Ground
 from holdfast.store.reading import Position, Reader
 from holdfast.store.recovery import Recovered, RecoveryReport, recover
 from holdfast.store.retention.evict import Evictor
-from holdfast.store.retention.keeper import BATCH, Keeper, Touched
+from holdfast.store.retention.keeper import Keeper, Touched
+from holdfast.store.retention.partitions import PartitionFloors
+from holdfast.store.retention.timekeeping import TrustedTime
 from holdfast.store.scrub import Scrubber
 from holdfast.store.sealer import Sealer
 from holdfast.store.segments.runs import Run
 from holdfast.store.statistics import StoreStatistics
-from holdfast.store.subscribers.desk import SubscriberDesk, parse_start
+from holdfast.store.subscribers.desk import SubscriberDesk
 from holdfast.store.subscribers.subscriber import Subscriber, SubscriberStatistics
 from holdfast.store.tail import Tail
 from holdfast.store.wal.codec import NO_OPTIONS, EntryOptions, Floors, encode_batch
@@ -111,7 +112,10 @@ class Store:
         self._limits = BatchLimits(rows_max=config.frame_rows_max, bytes_max=config.frame_bytes_max)
         self.recovery: RecoveryReport = state.report
         tail = Tail(config, clock, segment_bytes=state.catalog.totals()[2])
-        self._ground = Ground(filesystem, directory, config, clock, state.store_id, state.catalog, state.channels, tail)
+        time = TrustedTime(clock, last_known_ns=int(state.catalog.meta("trusted_time_ns") or 0))
+        self._ground = Ground(
+            filesystem, directory, config, clock, time, state.store_id, state.catalog, state.channels, tail
+        )
         self._catalog, self._channels, self._tail = state.catalog, state.channels, self._ground.tail
         self._open_files = OpenFiles(filesystem, config.fds_limit)
         self._reader = Reader(self._ground, self._open_files)
@@ -149,12 +153,16 @@ class Store:
         self._desk = SubscriberDesk(
             self._ground,
             self._reader,
-            commit=self._commit_with_ids,
+            commit=self._commit_letters,
             frame_spans=self._frame_spans,
-            settled=self._touched.add,
+            settled=self._settled,
         )
+        self.recovery = replace(self.recovery, acks_cut=self._desk.cut, acks_damage=self._desk.damage)
         self._evictor = Evictor(self._ground, self._desk, self._open_files, background=not self._inline)
-        self._keeper = Keeper(self._ground, self._desk, self._evictor, self._touched)
+        self._partitions = PartitionFloors(self._catalog, self._reader)
+        self._keeper = Keeper(
+            self._ground, self._desk, self._evictor, touched=self._touched, partitions=self._partitions
+        )
         self._scrubber = Scrubber(self._ground, self._reader)
         self._tail.on_pressure = self._keeper.wake
         if self._inline:
@@ -181,7 +189,8 @@ class Store:
         published: dict[bytes, list[Receipt]] = {}
         ages_ns: dict[bytes, int] = {}
         for segment in self._catalog.guid_segments(since_ns=now_ns - self.config.dedup_window_ns):
-            for guid, run in self._reader.run_table(segment, segment.meta.channel).guids():
+            runs = self._reader.run_table(segment, segment.meta.channel)
+            for guid, run in runs.guids() if runs is not None else ():
                 published.setdefault(guid, []).append(_receipt(segment.meta.channel, run))
                 ages_ns[guid] = now_ns - run.ingested_at_ns
         for guid in sorted(ages_ns, key=lambda guid: -ages_ns[guid]):
@@ -212,6 +221,11 @@ class Store:
         self, entries: Sequence[Entry], *, identity: Identity = None, wait: bool = True
     ) -> CommitFuture:
         """Like `commit_frame`, with a future. `wait=False` raises `Backpressure` instead of waiting at a bound."""
+        return self._submit(entries, identity, wait=wait)
+
+    def _submit(
+        self, entries: Sequence[Entry], identity: Identity, *, wait: bool = True, capped: bool = True
+    ) -> CommitFuture:
         self._tail.check()
         if not 0 < len(entries) <= ENTRIES_MAX:
             raise InvalidBatch(
@@ -229,7 +243,7 @@ class Store:
                 channel=entries[0].channel,
                 reason=f"the frame has {size} bytes, frame.max_size is {self.config.frame_bytes_max}",
             )
-        self._reserve(size, wait=wait)
+        self._reserve(size, wait=wait, capped=capped)
         pending = Pending(prepared, identity, size, checksum_payloads(entry.payload for entry in prepared))
         self._committer_of().submit(pending)
         if self._inline:
@@ -290,23 +304,28 @@ class Store:
     def _settle(self) -> None:
         self._committer_of().settle(inline=self._inline)
 
-    def _commit_with_ids(self, channel: str, batch: pa.RecordBatch, ids: EventIds) -> None:
-        self.commit(channel, batch, identity=ids)
+    def _commit_letters(self, channel: str, batch: pa.RecordBatch, ids: EventIds) -> None:
+        """Dead letters do not wait at the size cap: what they stand for goes only after them."""
+        self._submit([Entry(channel, batch)], ids, capped=False).result()
+
+    def _settled(self, channel_id: int) -> None:
+        self._touched.add(channel_id)
+        if self._tail.is_throttling:
+            self._keeper.wake()
 
     def _published(self, segment: PublishedSegment) -> None:
         self._touched.add(segment.channel_id)
         self._desk.registry.published(segment.channel_id)
 
-    def _reserve(self, size_bytes: int, *, wait: bool) -> None:
+    def _reserve(self, size_bytes: int, *, wait: bool, capped: bool) -> None:
         """Room in memory, log and under the size cap; a store without threads makes room itself."""
         try:
-            self._tail.reserve(size_bytes, wait=wait and not self._inline)
+            if self._inline and not self._tail.has_room(size_bytes, capped=capped):
+                self._run_inline()
+                self._keeper.tick_safely()
+            self._tail.reserve(size_bytes, wait=wait and not self._inline, capped=capped)
         except Backpressure as refusal:
-            if not self._inline:
-                raise self._blamed(refusal) from None
-            self._run_inline()
-            self._keeper.tick_safely()
-            self._tail.reserve(size_bytes, wait=False)
+            raise self._blamed(refusal) from None
 
     def _blamed(self, refusal: Backpressure) -> Backpressure:
         if refusal.bound != "retention.size_cap":
@@ -330,24 +349,14 @@ class Store:
         `"new"`, `"last"`, a seq or an aware datetime; it counts only for channels the subscriber does not follow yet.
         """
         self._tail.check()
-        parse_start(start)
-        state = self._desk.registry.register(
-            name,
-            tuple(channels),
-            newest_first=newest_first,
-            start=lambda channel: self._desk.start_seq(channel, start),
-        )
-        self._desk.drop_what_is_gone(state)
+        patterns = (channels,) if isinstance(channels, str) else tuple(channels)
+        state = self._desk.register(name, patterns, start=start, newest_first=newest_first)
         return Subscriber(self._desk, state)
 
     def deregister(self, name: str) -> int:
         """Remove a subscriber for good: it pins nothing any more. Returns how many events were still owed to it."""
         self._tail.check()
-        owed = self._desk.registry.deregister(name)
-        for channel in self._channels:
-            self._touched.add(channel.id)
-        event("store.subscriber.remove", subscriber=name, owed=owed)
-        return owed
+        return self._desk.deregister(name)
 
     def subscribers(self) -> list[SubscriberStatistics]:
         """All subscribers, with how far each is."""
@@ -357,7 +366,17 @@ class Store:
     def losses(self) -> list[Loss]:
         """Events that went unconfirmed since the store was created, per channel, subscriber and reason."""
         self._tail.check()
-        return self._catalog.losses()
+        return self._desk.losses()
+
+    def advance_partition(self, channel: str, partition: str, seq: int) -> None:
+        """Say that a partition of a `limits` channel needs no event below `seq`; it never moves back.
+
+        An event goes when all its partitions have advanced past it. `""` stands for events without a partition.
+        """
+        self._tail.check()
+        found = self._channels.find(channel)
+        if self._partitions.advance(found, partition, seq):
+            self._touched.add(found.id)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -380,16 +399,9 @@ class Store:
         if not self._inline:
             raise BadRequest("a channel can only be removed by a store that was opened with inline=True")
         channel = self._channels.find(name)
-        removed = self._evict_all(channel)  # first, since it makes room to seal the rest
+        removed = self._keeper.empty(channel)  # first, since it makes room to seal the rest
         self.flush()
-        return removed + self._evict_all(channel)
-
-    def _evict_all(self, channel: Channel) -> int:
-        removed = 0
-        while batch := list(islice(self._catalog.segments(channel.id), BATCH)):
-            self._evictor.evict(channel, batch, reason="removed", script=channel.limits.archive_script)
-            removed += sum(segment.meta.rows for segment in batch)
-        return removed
+        return removed + self._keeper.empty(channel)
 
     def read(
         self,
@@ -444,7 +456,7 @@ class Store:
             guids=self._dedup.guid_count(),
             guids_forgotten_early=self._dedup.guids_forgotten_early,
             tail=self._tail.statistics(),
-            retention=self._evictor.statistics,
+            retention=self._evictor.statistics(),
             clock_jumps=self._keeper.time.jumps,
             size_emergencies=self._keeper.size_emergencies,
             ack_records=self._desk.writer.records,
@@ -466,6 +478,7 @@ class Store:
                 return
             failed_before = self._tail.failure
             self._closed = self._tail.closed = True
+            self._desk.registry.wake()
             try:
                 self._drain()
                 if self._tail.failure is None:
@@ -543,7 +556,8 @@ class Store:
             ]
         for segment in self._catalog.segments_of_frame(frame.slot_id, frame.fsn):
             runs = self._reader.run_table(segment, segment.meta.channel)
-            receipts += [_receipt(segment.meta.channel, run) for run in runs.find_fsn(frame.slot_id, frame.fsn)]
+            found = runs.find_fsn(frame.slot_id, frame.fsn) if runs is not None else ()
+            receipts += [_receipt(segment.meta.channel, run) for run in found]
         return _frame_receipt(receipts)
 
 

@@ -8,6 +8,9 @@ Promises:
 
 - Queued, open and cut bytes together stay within `memory_limit`; at the limit the largest open units are cut, and
   callers wait in `reserve` until sealing frees room, then get `Backpressure` (G11).
+- Segments, log and what will become a segment together stay within `retention.size_cap`: at the cap large open units
+  are cut early, and callers wait in the same way until segments are evicted. Sealing itself never waits for the cap,
+  and events that make room when they are stored (dead letters) do not either, so nobody waits for himself.
 - A unit is cut when it reaches `segment.target_size`, is older than `segment.max_open_duration`, changes schema, would
   not be contiguous, or pins the oldest log file of a full log.
 - `oldest_file` never passes a file that holds an event of a unit: the log is trimmed below it only.
@@ -36,6 +39,8 @@ from holdfast.store.wal.log import SchemaVersion
 
 BATCH_BYTES_MAX = 4 << 20
 """Small units that are published together: enough to share a transaction, little enough that memory comes back soon."""
+EARLY_SEAL_PARTS = 4
+"""At the size cap units of a quarter of a segment are sealed early; smaller ones would make many small files."""
 WAIT_SLICE_S = 1.0
 """A waiting caller looks again this often, in case a clock or a limit moved without a signal."""
 
@@ -135,14 +140,26 @@ class Tail:
 
     # -- the bound --------------------------------------------------------------------------------------------------
 
-    def reserve(self, size_bytes: int, *, wait: bool) -> None:
-        """Count `size_bytes` as queued, waiting for room; raises `Backpressure`, or why the store stopped."""
+    def reserve(self, size_bytes: int, *, wait: bool, capped: bool = True) -> None:
+        """Count `size_bytes` as queued, waiting for room; raises `Backpressure`, or why the store stopped.
+
+        `capped=False` is for events that must be stored before others can go: they do not wait for the size cap.
+        """
         with self.lock:
-            if self._full(size_bytes):
-                self._wait_for_room(size_bytes, wait=wait)
+            if self._full(size_bytes, capped=capped):
+                self._wait_for_room(size_bytes, wait=wait, capped=capped)
             if self.failure is not None:
                 raise self.failure
             self._queued_bytes += size_bytes
+
+    def has_room(self, size_bytes: int, *, capped: bool) -> bool:
+        """Whether `reserve` would return at once. If not, what gives room is cut."""
+        with self.lock:
+            full = self._full(size_bytes, capped=capped)
+            if full:
+                self._cut_under_pressure(memory_bytes=size_bytes, wal_bytes=size_bytes)
+                self._cut_large_units(size_bytes)
+            return not full
 
     def release(self, size_bytes: int) -> None:
         """Give back what `reserve` counted: the frame was refused."""
@@ -157,18 +174,26 @@ class Tail:
             if self._waiting:
                 self.room.notify_all()
 
-    def disk_bytes(self) -> int:
-        """Bytes of the segments and of the log."""
+    def charged_bytes(self) -> int:
+        """What counts against the size cap: segments, the log, and what is to be written to either."""
         with self.lock:
-            return self._segment_bytes + self._wal_bytes
+            return self._charged()
 
-    def _full(self, size_bytes: int) -> bool:
-        return self._over_memory(size_bytes) or self._over_wal(size_bytes) or self._over_cap(size_bytes)
+    @property
+    def is_throttling(self) -> bool:
+        """Whether somebody waits for room."""
+        return self._waiting > 0
+
+    def _charged(self) -> int:
+        unsealed = self._queued_bytes + self._open_bytes + self._cut_bytes
+        return self._segment_bytes + self._wal_bytes + unsealed
+
+    def _full(self, size_bytes: int, *, capped: bool = True) -> bool:
+        return self._over_memory(size_bytes) or self._over_wal(size_bytes) or (capped and self._over_cap(size_bytes))
 
     def _over_cap(self, size_bytes: int) -> bool:
         cap = self._config.retention_size_cap_bytes
-        used = self._segment_bytes + self._wal_bytes + self._queued_bytes
-        return cap > 0 and self._segment_bytes > 0 and used + size_bytes > cap
+        return cap > 0 and self._charged() + size_bytes > cap
 
     def _over_memory(self, size_bytes: int) -> bool:
         used = self._queued_bytes + self._open_bytes + self._cut_bytes
@@ -178,15 +203,16 @@ class Tail:
         pinned = bool(self._files) or self._queued_bytes > 0
         return pinned and self._wal_bytes + self._queued_bytes + size_bytes > self._config.wal_max_bytes
 
-    def _wait_for_room(self, size_bytes: int, *, wait: bool) -> None:
+    def _wait_for_room(self, size_bytes: int, *, wait: bool, capped: bool) -> None:
         started_ns = self._clock.monotonic_ns()
         self._throttled += 1
         self._waiting += 1
         try:
-            while self._full(size_bytes) and self.failure is None:
+            while self._full(size_bytes, capped=capped) and self.failure is None:
                 self._cut_under_pressure(memory_bytes=size_bytes, wal_bytes=size_bytes)
                 waited_ns = self._clock.monotonic_ns() - started_ns
-                if self._over_cap(size_bytes):
+                if capped and self._over_cap(size_bytes):
+                    self._cut_large_units(size_bytes)
                     self.on_pressure()
                 if not wait or waited_ns >= self._config.commit_timeout_ns:
                     raise self._backpressure(size_bytes, waited_ns)
@@ -200,8 +226,7 @@ class Tail:
             used = self._queued_bytes + self._open_bytes + self._cut_bytes
             bound, cap = "memory_limit", self._config.memory_limit_bytes
         elif self._over_cap(size_bytes):
-            used = self._segment_bytes + self._wal_bytes + self._queued_bytes
-            bound, cap = "retention.size_cap", self._config.retention_size_cap_bytes
+            used, bound, cap = self._charged(), "retention.size_cap", self._config.retention_size_cap_bytes
         return Backpressure(bound=bound, used_bytes=used, cap_bytes=cap, waited_s=waited_ns / NS_PER_S)
 
     # -- committer --------------------------------------------------------------------------------------------------
@@ -228,10 +253,13 @@ class Tail:
             unit = Unit(channel, chunk, self._clock.monotonic_ns())
             self._open[channel.id] = unit
             self._files[unit.wal_file] += 1
-            channel.units.append(unit)
+            unit.chunks.append(chunk)
+            channel.units.append(unit)  # never without a chunk: some look at it without the lock
             if len(self._open) == 1:
                 self.work.notify_all()
-        unit.chunks.append(chunk)
+        else:
+            unit.chunks.append(chunk)
+        channel.active_at_ns = max(channel.active_at_ns, chunk.run.ingested_at_ns)
         size = chunk.payload.buffer.size
         unit.bytes += size
         self._open_bytes += size
@@ -264,6 +292,17 @@ class Tail:
                 self._cut_unit(unit)
                 if self._cut_bytes >= goal:
                     break
+
+    def _cut_large_units(self, size_bytes: int) -> None:
+        """Over the size cap: what is sealed can be confirmed, or dropped, and gives back its part of the log."""
+        if not self._over_cap(size_bytes):
+            return
+        oldest = min(self._files, default=0)
+        several_files = any(number > oldest for number in self._files)
+        for unit in list(self._open.values()):
+            pins = several_files and unit.wal_file == oldest
+            if pins or unit.bytes >= self._config.segment_target_bytes // EARLY_SEAL_PARTS:
+                self._cut_unit(unit)
 
     def cut_expired(self) -> None:
         """Cut the units that have been open too long."""
@@ -328,8 +367,8 @@ class Tail:
                 unit.channel.segment_events += unit.rows
                 self._segment_bytes += size_bytes
                 self._sealing.remove(unit)
+                unit.channel.published_seq = unit.end_seq - 1  # before the unit leaves: see `Channel.last_seq`
                 unit.channel.units.remove(unit)
-                unit.channel.published_seq = unit.end_seq - 1
                 self._cut_bytes -= unit.bytes
                 self._files[unit.wal_file] -= 1
             self._files += Counter()  # drops the zeros
@@ -342,6 +381,11 @@ class Tail:
             channel.segment_events -= events
             self._segment_bytes -= size_bytes
             self.room.notify_all()
+
+    def stored(self, channel: Channel) -> tuple[int, int]:
+        """Events and bytes of a channel, in segments and in memory."""
+        with self.lock:
+            return channel.stored_events(), channel.stored_bytes()
 
     def drained(self) -> bool:
         """Whether nothing waits to be sealed."""

@@ -399,7 +399,7 @@ class _Check:
         for path in self._files.unfinished:
             self.note(path, 0, "is being written" if self._live else "was never finished; the next start removes it")
         for path in self._files.set_aside:
-            self.note(path, 0, "was damaged and set aside by an earlier start")
+            self.note(path, 0, "was set aside by an earlier start or repair")
         for path in self._files.archived:
             self.note(path, 0, "was evicted and archived; the archive script takes it from here")
         for path in self._files.unknown:

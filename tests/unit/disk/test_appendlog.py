@@ -233,15 +233,26 @@ def test_no_room_for_a_new_file_changes_nothing() -> None:
 
 # --- errors ---------------------------------------------------------------------------------------------------------
 
+
+def write_and_sync(log: AppendLog) -> None:
+    log.append(data(b"new"))
+    log.sync()
+
+
+def rotate_and_trim(log: AppendLog) -> None:
+    log.rotate()
+    log.trim(keep_from_number=2)
+
+
 ACTIONS: dict[str, tuple[str, Callable[[AppendLog], object]]] = {
     "write": ("pwritev", lambda log: log.append(data(b"new"))),
-    "sync": ("sync_data", lambda log: (log.append(data(b"new")), log.sync())),
-    "truncate": ("truncate", lambda log: log.rotate()),
-    "rename": ("rename", lambda log: log.rotate()),
-    "sync_dir": ("sync_dir", lambda log: log.rotate()),
-    "allocate": ("allocate", lambda log: log.rotate()),
-    "unlink": ("unlink", lambda log: (log.rotate(), log.trim(keep_from_number=2))),
-    "close": ("truncate", lambda log: log.close()),
+    "sync": ("sync_data", write_and_sync),
+    "truncate": ("truncate", AppendLog.rotate),
+    "rename": ("rename", AppendLog.rotate),
+    "sync_dir": ("sync_dir", AppendLog.rotate),
+    "allocate": ("allocate", AppendLog.rotate),
+    "unlink": ("unlink", rotate_and_trim),
+    "close": ("truncate", AppendLog.close),
 }
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+from msgspec import structs
 
 from holdfast.disk.records import Record
 from holdfast.errors import InvalidName, SchemaMismatch
@@ -81,7 +82,7 @@ def cut_runs(runs: tuple[Run, ...] | list[Run], first_seq: int, last_seq: int) -
         low, high = max(run.first_seq, first_seq), min(run.first_seq + run.rows - 1, last_seq)
         if low <= high:
             committed_id = run.first_committed_id + low - run.first_seq
-            cut.append(replace(run, first_seq=low, rows=high - low + 1, first_committed_id=committed_id))
+            cut.append(structs.replace(run, first_seq=low, rows=high - low + 1, first_committed_id=committed_id))
     return tuple(cut)
 
 

@@ -187,9 +187,7 @@ def _actions(survey: Survey, stock: Stock) -> Iterator[Action]:
         text = f"copy {len(survey.ack)} files to quarantine and begin a new log with all marks that could be read"
         yield Action("log", str(survey.directory / ACK_DIR), text)
     for found in stock.aside:
-        yield Action(
-            "set aside", str(found.path), f"move to quarantine: it {found.problem or 'holds what others hold'}"
-        )
+        yield Action("set aside", str(found.path), f"move to quarantine ({found.problem or 'others hold its events'})")
     for path in stock.spare_logs:
         yield Action("set aside", str(path), "move to quarantine (damaged and no longer needed)")
 
@@ -205,6 +203,4 @@ def _catalog_actions(survey: Survey, stock: Stock) -> Iterator[Action]:
     for found in stock.removed:
         meta = found.row.meta if found.row is not None else None
         span = f"events {meta.first_seq}..{meta.last_seq}" if meta is not None else "events"
-        yield Action(
-            "catalog", str(found.path), f"strike out this segment of {span}: it {found.problem or 'is doubled'}"
-        )
+        yield Action("catalog", str(found.path), f"strike out this segment of {span} ({found.problem or 'doubled'})")

@@ -16,10 +16,10 @@ from holdfast.model.intervals import IntervalSet
 from holdfast.store.inspect.logs import MAKES_NO_SENSE
 from holdfast.store.repair.salvage import FoundLog
 from holdfast.store.subscribers.acklog import (
-    KIND_OUTCOME,
     KIND_SNAPSHOT,
+    NOBODY_ID,
     OutcomeRecord,
-    decode_outcome,
+    decode_outcomes,
     decode_snapshot,
 )
 from holdfast.store.subscribers.notes import ProgressNote, Snapshot, SubscriberNote
@@ -59,10 +59,11 @@ def _records(logs: Iterable[FoundLog]) -> tuple[list[Snapshot], list[OutcomeReco
         try:
             if record.kind == KIND_SNAPSHOT:
                 snapshots.append(decode_snapshot(record.payload))
-            elif record.kind == KIND_OUTCOME:
-                outcome = decode_outcome(record.payload)
-                if Outcome(outcome.outcome).settles:
-                    outcomes.append(outcome)
+            outcomes += [
+                outcome
+                for outcome in decode_outcomes(record)
+                if Outcome(outcome.outcome).settles and outcome.subscriber_id != NOBODY_ID
+            ]
         except MAKES_NO_SENSE:
             continue
     return snapshots, outcomes

@@ -61,6 +61,8 @@ class FoundLog:
     end_offset: int = 0
     closed: bool = False
     """Whether the log was closed in order here."""
+    torn_bytes: int = 0
+    """Bytes of a write that was never finished, at the end of the last file."""
 
     @property
     def ends_in_hole(self) -> bool:
@@ -129,8 +131,9 @@ def find_log(filesystem: Filesystem, path: Path, *, name: str, store_id: bytes |
     if foreign:
         return FoundLog(path, number, len(data), header, damage, foreign)
     intact, holes, end = _read(pa.py_buffer(data), header, last=last)
+    torn = len(data[end:].rstrip(b"\0"))
     closed = bool(intact) and intact[-1].kind == KIND_CLOSE and not (holes and holes[-1].end_bytes >= end)
-    return FoundLog(path, number, len(data), header, damage, "", tuple(intact), tuple(holes), end, closed)
+    return FoundLog(path, number, len(data), header, damage, "", tuple(intact), tuple(holes), end, closed, torn)
 
 
 def log_number(path: Path) -> int:

@@ -290,6 +290,11 @@ def _skip(survey: Survey, stock: Stock) -> int:
             "many events they held; these would have gone on where each channel ends"
         )
         return _whole_steps(unread)
+    if last.torn_bytes:
+        stock.uncertain.append(
+            f"{last.path.name}: the last {last.torn_bytes} bytes, from byte {last.end_offset} on, are of a write that was "
+            "never finished; they are cut off, as by any start"
+        )
     return UNSYNCED_EVENTS_MAX if last.weak and not last.closed else 0
 
 

@@ -6,12 +6,16 @@ whenever somebody waits for room.
 Promises:
 
 - A segment all subscribers of its channel have confirmed goes in the next tick, oldest first, also when an older one is
-  still needed. A channel nobody follows keeps its segments. `retention.steady_state_headroom` keeps the newest of them.
-- By age: only by a time that does not believe jumps of the clock.
-- Over the size cap: confirmed segments first; then, under `drop_oldest`, the oldest of all, told and counted; under
-  `backpressure` nothing, and callers wait until subscribers catch up.
+  still needed. A channel nobody follows keeps its segments. `retention.steady_state_headroom` keeps the newest of them
+  all; `retention.grace` keeps each for a time after it was seen to be confirmed, by this process.
+- In a channel of mode `limits` a segment goes when every partition has passed it and it is owed to nobody.
+- By age: only by a time that does not believe jumps of the clock (`timekeeping.py`), and not while that is in doubt.
+- Over a channel's limit: as many of its oldest events as are too many, told and counted; one always stays.
+- Over the size cap: confirmed segments first, headroom or not; then, under `drop_oldest`, the oldest of all, told and
+  counted; under `backpressure` nothing, and callers wait until subscribers catch up.
 - A channel that nobody writes to for `max_inactivity`, and to whose subscribers nothing is owed, is retired: its
-  segments and its directory go. Its numbers stay, so that it goes on where it was when somebody writes to it again.
+  segments go, and it is not shown or counted any more. Its numbers stay, so that it goes on where it was when somebody
+  writes to it again.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from itertools import islice
 
 from holdfast.clock import NS_PER_S
 from holdfast.disk.filesystem import is_full
-from holdfast.errors import HoldfastError, StoreFailed
+from holdfast.errors import RetryLater, StoreFailed
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import PublishedSegment
 from holdfast.store.channels import Channel
 from holdfast.store.ground import Ground
-from holdfast.store.retention.evict import Evictor
-from holdfast.store.retention.timekeeping import TrustedTime
-from holdfast.store.subscribers.desk import SubscriberDesk
+from holdfast.store.retention.evict import ACKED, Evictor
+from holdfast.store.retention.partitions import PartitionFloors
+from holdfast.store.subscribers.desk import Going, SubscriberDesk
 from holdfast.telemetry import event
 
 BATCH = 256
@@ -46,10 +50,10 @@ class Touched:
         self._ids = set(channel_ids)
         self._lock = threading.Lock()
 
-    def add(self, channel_id: int) -> None:
-        """Look at this channel in the next tick."""
+    def add(self, *channel_ids: int) -> None:
+        """Look at these channels in the next tick."""
         with self._lock:
-            self._ids.add(channel_id)
+            self._ids.update(channel_ids)
 
     def take(self) -> list[int]:
         """All of them, ascending; they are looked at now."""
@@ -61,7 +65,15 @@ class Touched:
 class Keeper:
     """Applies retention. `tick` is called by one thread at a time."""
 
-    def __init__(self, ground: Ground, desk: SubscriberDesk, evictor: Evictor, touched: Touched) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        desk: SubscriberDesk,
+        evictor: Evictor,
+        *,
+        touched: Touched,
+        partitions: PartitionFloors,
+    ) -> None:
         self._ground = ground
         self._config = ground.config
         self._catalog = ground.catalog
@@ -69,13 +81,19 @@ class Keeper:
         self._desk = desk
         self._evictor = evictor
         self._touched = touched
+        self._partitions = partitions
+        self.time = ground.time
         self._wake = threading.Event()
         self._stop = False
-        known = ground.catalog.meta("trusted_time_ns")
-        self.time = TrustedTime(ground.clock, last_known_ns=int(known or 0))
         self._noted_ns = 0
         self._due_ns = ground.clock.monotonic_ns()
+        self._confirmed_at_ns: dict[int, int] = {}  # segment -> when it was seen to be confirmed, in its grace
+        self._age_due_ns: dict[int, int] = {}  # channel -> not before then is any of its segments too old
         self.size_emergencies = 0
+        evictor.finish_doomed()
+        for channel in ground.channels:
+            channel.active_at_ns = channel.active_at_ns or self.time.now_ns()  # unknown counts as just now
+            self._count_hidden(channel)
 
     # -- when -------------------------------------------------------------------------------------------------------
 
@@ -106,167 +124,250 @@ class Keeper:
         self._due_ns = self._ground.clock.monotonic_ns() + self._config.retention_tick_ns
         try:
             self.tick()
-        except HoldfastError as error:
-            if isinstance(error, StoreFailed):
-                self._ground.tail.fail(error)
+        except Exception as error:  # whatever it is, a keeper that stopped in silence would leave callers waiting
             event("store.retention.fail", reason=error)
-        except (OSError, sqlite3.Error) as error:
-            if not is_full(error):
-                self._ground.tail.fail(
-                    StoreFailed(file=self._ground.channels_directory, reason=f"retention failed: {error}")
-                )
-            event("store.retention.fail", reason=error)
+            full = isinstance(error, OSError | sqlite3.Error) and is_full(error)
+            if not full and not isinstance(error, RetryLater):
+                self._ground.tail.fail(error if isinstance(error, StoreFailed) else self._failure(error))
+
+    def _failure(self, error: Exception) -> StoreFailed:
+        reason = f"retention failed: {type(error).__name__}: {error}"
+        return StoreFailed(file=self._ground.channels_directory, reason=reason)
 
     def tick(self) -> None:
         """Everything that is due."""
         now_ns = self.time.now_ns()
-        for channel_id in self._touched.take():
-            channel = self._ground.channels.get_by_id(channel_id)
-            if channel is not None:
-                self._evict_confirmed(channel, now_ns)
-                self._enforce_limits(channel)
-        for channel in self._ground.channels:
-            self._evict_old(channel, now_ns)
-            self._retire_if_inactive(channel, now_ns)
+        touched = self._touched.take()
+        try:
+            self._look_at(touched, now_ns)
+        except Exception:
+            self._touched.add(*touched)
+            raise
         self._expire_subscribers()
-        self._enforce_cap()
+        self._enforce_cap(now_ns)
         self._note_time(now_ns)
 
+    def _look_at(self, touched: list[int], now_ns: int) -> None:
+        for channel_id in touched:
+            channel = self._ground.channels.get_by_id(channel_id)
+            if channel is not None:
+                self._age_due_ns.pop(channel_id, None)
+                self._clear_below_floor(channel)
+                self._evict_passed(channel)
+                if not self._config.retention_steady_state_headroom_bytes:
+                    self._evict(channel, self._freeable(channel, now_ns), reason=ACKED)
+        if touched and self._config.retention_steady_state_headroom_bytes:
+            self._evict_beyond_headroom(now_ns)
+        for channel in self._ground.channels:
+            self._evict_old(channel, now_ns)
+            self._enforce_limits(channel)
+            self._retire_if_inactive(channel, now_ns)
+
     def _note_time(self, now_ns: int) -> None:
-        if now_ns - self._noted_ns >= TIME_NOTE_NS:
+        if now_ns - self._noted_ns >= TIME_NOTE_NS and not self.time.holding:
             self._catalog.set_meta(trusted_time_ns=now_ns)
             self._noted_ns = now_ns
 
+    def _evict(self, channel: Channel, segments: Iterable[PublishedSegment], *, reason: str) -> int:
+        """Evict segments of one channel, some at a time; returns the bytes freed."""
+        rest, freed = iter(segments), 0
+        while batch := list(islice(rest, BATCH)):
+            freed += self._evictor.evict(channel, batch, reason=reason)
+            for segment in batch:
+                self._confirmed_at_ns.pop(segment.meta.segment_seq, None)
+        if freed:
+            self._count_hidden(channel)
+        return freed
+
+    def empty(self, channel: Channel) -> int:
+        """Evict all segments of a channel, because an operator says so; returns how many events went."""
+        before = channel.segment_events
+        self._evict(channel, self._catalog.segments(channel.id), reason="removed")
+        return before - channel.segment_events
+
     # -- confirmed --------------------------------------------------------------------------------------------------
 
-    def _evict_confirmed(self, channel: Channel, now_ns: int, *, headroom: bool = True) -> None:
-        limits = channel.limits
-        if limits.retention_mode != "acked":
+    def _freeable(self, channel: Channel, now_ns: int, *, mode: str = "acked") -> Iterator[PublishedSegment]:
+        """Segments that all subscribers have confirmed, out of their grace, oldest first; none where nobody reads."""
+        if channel.limits.retention_mode != mode:
             return
-        freeable = self._freeable(channel, now_ns)
-        if headroom and self._config.retention_steady_state_headroom_bytes:
-            freeable = self._beyond_headroom(list(freeable))
-        while batch := list(islice(freeable, BATCH)):
-            self._evictor.evict(channel, batch, reason="acked", script=limits.archive_script)
-        if self._config.retention_grace_ns and self._any_freeable(channel):
-            self._touched.add(channel.id)
-
-    def _freeable(self, channel: Channel, now_ns: int) -> Iterator[PublishedSegment]:
-        """Segments that all subscribers have confirmed, oldest first; none where nobody reads."""
         for first, last in self._settled_spans(channel):
             for segment in self._catalog.segments(channel.id, first_seq=first, last_seq=last):
-                meta = segment.meta
-                young = now_ns - meta.last_ingested_at_ns < self._config.retention_grace_ns
-                if first <= meta.first_seq and meta.last_seq <= last and not young:
+                inside = first <= segment.meta.first_seq and segment.meta.last_seq <= last
+                if inside and self._is_out_of_grace(segment, now_ns):
                     yield segment
 
-    def _any_freeable(self, channel: Channel) -> bool:
-        return any(True for _ in self._freeable(channel, 2**62))
+    def _is_out_of_grace(self, segment: PublishedSegment, now_ns: int) -> bool:
+        grace_ns = self._config.retention_grace_ns
+        if not grace_ns:
+            return True
+        since_ns = self._confirmed_at_ns.setdefault(segment.meta.segment_seq, now_ns)
+        if now_ns - since_ns < grace_ns:
+            self._touched.add(segment.channel_id)
+            return False
+        return True
 
     def _settled_spans(self, channel: Channel) -> list[tuple[int, int]]:
-        """What is owed to nobody, as ranges."""
+        """What somebody follows and nobody is owed, as ranges."""
         with self._registry.lock:
             followers = self._registry.followers(channel)
             if not followers:
                 return []
             owed = IntervalSet()
             for _, progress in followers:
-                for first, last in progress.confirmed.missing(progress.start_seq, channel.published_seq):
+                for first, last in progress.owed(1, channel.published_seq):
                     owed.add(first, last)
         return list(owed.missing(1, channel.published_seq))
 
-    def _beyond_headroom(self, segments: list[PublishedSegment]) -> Iterator[PublishedSegment]:
-        """All but the newest that fit into the headroom."""
-        kept = 0
-        keep: set[int] = set()
-        for segment in reversed(segments):
-            kept += segment.size_bytes
-            if kept > self._config.retention_steady_state_headroom_bytes:
-                break
-            keep.add(segment.meta.segment_seq)
-        return (segment for segment in segments if segment.meta.segment_seq not in keep)
+    def _evict_beyond_headroom(self, now_ns: int) -> None:
+        """Of all confirmed segments keep the newest that fit into the headroom."""
+        room = self._config.retention_steady_state_headroom_bytes
+        beyond: list[PublishedSegment] = []
+        for segment in sorted(self._all_freeable(now_ns, modes=("acked",)), key=_number, reverse=True):
+            room -= segment.size_bytes
+            if room < 0:
+                beyond.append(segment)
+        for segment in reversed(beyond):
+            self._evict(self._ground.channels.by_id(segment.channel_id), [segment], reason=ACKED)
+
+    def _all_freeable(self, now_ns: int, *, modes: tuple[str, ...]) -> list[PublishedSegment]:
+        channels = list(self._ground.channels)
+        return [item for channel in channels for mode in modes for item in self._freeable(channel, now_ns, mode=mode)]
+
+    def _evict_passed(self, channel: Channel) -> None:
+        """In a `limits` channel: what no partition needs and nobody is owed."""
+        highest = self._partitions.highest(channel)
+        if channel.limits.retention_mode != "limits" or highest <= 1:
+            return
+        with self._registry.lock:
+            followers = [progress for _, progress in self._registry.followers(channel)]
+        passed = [
+            segment
+            for segment in self._catalog.segments(channel.id, last_seq=highest - 1)
+            if all(progress.is_settled(segment.meta.first_seq, segment.meta.last_seq) for progress in followers)
+            and self._partitions.passed(channel, segment)
+        ]
+        self._evict(channel, passed, reason="passed")
 
     # -- old --------------------------------------------------------------------------------------------------------
 
     def _evict_old(self, channel: Channel, now_ns: int) -> None:
-        limits = channel.limits
-        ages = [age for age in (limits.max_age_ns, self._config.retention_max_retain_ns) if age]
-        if not ages:
+        ages = [age for age in (channel.limits.max_age_ns, self._config.retention_max_retain_ns) if age]
+        if not ages or self.time.holding or self._age_due_ns.get(channel.id, 0) > now_ns:
             return
         by_event = self._config.retention_time_basis == "event"
-        cutoff_ns = now_ns - min(ages)
-        old = self._catalog.segments_older_than(channel.id, cutoff_ns, by_event_time=by_event)
-        for batch_start in range(0, len(old), BATCH):
-            batch = old[batch_start : batch_start + BATCH]
-            if self.time.holding:
-                event("store.retention.hold", channel=channel.name, due=len(old))
-                batch = batch[:1] if not channel.aged_while_holding else []
-                channel.aged_while_holding = True
-            self._evictor.evict(channel, batch, reason="age", script=limits.archive_script)
-            if self.time.holding:
-                return
+        old = self._catalog.segments_older_than(channel.id, now_ns - min(ages), by_event_time=by_event)
+        self._evict(channel, old, reason="age")
+        oldest_ns = self._catalog.oldest_time(channel.id, by_event_time=by_event)
+        self._age_due_ns[channel.id] = oldest_ns + min(ages) if oldest_ns is not None else 2**62
 
     # -- channel limits ---------------------------------------------------------------------------------------------
 
     def _enforce_limits(self, channel: Channel) -> None:
         limits = channel.limits
-        if limits.discard != "old":
+        if limits.discard != "old" or not (limits.max_msgs or limits.max_bytes):
             return
-        if limits.max_msgs and channel.stored_events() > limits.max_msgs:
-            self._raise_floor(channel, channel.next_seq - limits.max_msgs, script=limits.archive_script)
-        if limits.max_bytes:
-            self._trim_bytes(channel, limits.max_bytes, script=limits.archive_script)
+        events, _ = self._ground.tail.stored(channel)
+        if limits.max_msgs and events > limits.max_msgs:
+            self._raise_floor(channel, self._floor_without(channel, events - limits.max_msgs))
+        _, size_bytes = self._ground.tail.stored(channel)
+        if limits.max_bytes and size_bytes > limits.max_bytes:
+            self._trim_bytes(channel, size_bytes - limits.max_bytes)
 
-    def _raise_floor(self, channel: Channel, floor: int, *, script: str) -> None:
-        """Events below `floor` are gone; whole segments below it are deleted."""
-        floor = min(floor, channel.next_seq - 1)  # one event always stays
+    def _floor_without(self, channel: Channel, excess: int) -> int:
+        """The first event that is left when the `excess` oldest are gone."""
+        border, chunks = self._ground.tail.snapshot(channel)  # first: what leaves it is in the catalog by then
+        segments = self._catalog.segment_spans(channel.id, first_seq=channel.first_seq, last_seq=border - 1)
+        spans = [(first, last) for first, last, _ in segments]
+        spans += [(chunk.run.first_seq, chunk.run.first_seq + chunk.run.rows - 1) for chunk in chunks]
+        for first, last in spans:
+            start = max(first, channel.first_seq)
+            if last - start + 1 > excess:
+                return start + excess
+            excess -= max(0, last - start + 1)
+        return channel.last_seq
+
+    def _trim_bytes(self, channel: Channel, excess: int) -> None:
+        """Whole segments go, except the one with the last event."""
+        floor = channel.first_seq
+        for segment in self._catalog.segments(channel.id):
+            if excess <= 0 or segment.meta.last_seq >= channel.last_seq:
+                break
+            excess -= segment.size_bytes
+            floor = segment.meta.last_seq + 1
+        self._raise_floor(channel, floor)
+
+    def _raise_floor(self, channel: Channel, floor: int) -> None:
+        """Events below `floor` are gone, for ever: also when the limit is raised again."""
+        floor = min(floor, channel.last_seq)  # one event always stays
         if floor <= channel.first_seq:
             return
         if not channel.warned:
             channel.warned = True
             event("store.channel.limit", channel=channel.name, first_seq=floor)
-        self._evictor.tell_dropped(channel, channel.first_seq, floor - 1, reason="limit")
+        self._evictor.tell_dropped(channel, self._going(channel, floor), reason="limit")
         self._catalog.set_floor(channel.id, floor)
         channel.first_seq = floor
-        while batch := list(islice(self._catalog.segments(channel.id, last_seq=floor - 1), BATCH)):
-            whole = [segment for segment in batch if segment.meta.last_seq < floor]
-            if not whole:
-                return
-            self._evictor.evict(channel, whole, reason="limit", script=script)
+        self._clear_below_floor(channel)
 
-    def _trim_bytes(self, channel: Channel, bytes_max: int, *, script: str) -> None:
-        total = channel.stored_bytes()
-        for segment in self._catalog.segments(channel.id):
-            if total <= bytes_max or segment.meta.last_seq >= channel.next_seq - 1:
-                return
-            total -= segment.size_bytes
-            self._raise_floor(channel, segment.meta.last_seq + 1, script=script)
+    def _going(self, channel: Channel, floor: int) -> list[Going]:
+        """What falls below a new floor: whole segments, parts of them, and events that are in no segment yet."""
+        border, chunks = self._ground.tail.snapshot(channel)
+        edge = min(border, floor) - 1
+        spans = [
+            (item.meta.first_seq, item.meta.last_seq, item.size_bytes, item.meta.segment_seq)
+            for item in self._catalog.segments(channel.id, first_seq=channel.first_seq, last_seq=edge)
+        ]
+        for chunk in chunks:
+            run = chunk.run
+            spans.append((run.first_seq, run.first_seq + run.rows - 1, chunk.payload.buffer.size, 0))
+        going = []
+        for first, last, size_bytes, number in spans:
+            low, high = max(first, channel.first_seq), min(last, floor - 1)
+            if low <= high:
+                share = size_bytes * (high - low + 1) // (last - first + 1)
+                going.append(Going(low, high, share, number if high == last else 0))
+        return going
+
+    def _clear_below_floor(self, channel: Channel) -> None:
+        """Delete the segments all of whose events are below the floor; some were in memory when it was raised."""
+        if channel.first_seq > 1:
+            below = self._catalog.segments(channel.id, last_seq=channel.first_seq - 1)
+            self._evict(channel, [item for item in below if item.meta.last_seq < channel.first_seq], reason="limit")
+            self._count_hidden(channel)
+
+    def _count_hidden(self, channel: Channel) -> None:
+        """Events below the floor that are still there: in the one segment, or in memory, where the floor is."""
+        if channel.first_seq <= 1:
+            return
+        border, chunks = self._ground.tail.snapshot(channel)
+        spans = self._catalog.segment_spans(channel.id, first_seq=1, last_seq=min(border, channel.first_seq) - 1)
+        hidden = sum(min(last, channel.first_seq - 1) - first + 1 for first, last, _ in spans)
+        for chunk in chunks:
+            hidden += max(0, min(chunk.run.rows, channel.first_seq - chunk.run.first_seq))
+        channel.hidden_events = hidden
 
     # -- size cap ---------------------------------------------------------------------------------------------------
 
-    def _enforce_cap(self) -> None:
-        tail = self._ground.tail
-        cap = self._config.retention_size_cap_bytes
+    def _enforce_cap(self, now_ns: int) -> None:
+        cap, tail = self._config.retention_size_cap_bytes, self._ground.tail
         if not cap:
             return
-        soft = cap - self._config.segment_target_bytes
-        if tail.disk_bytes() > soft:
-            now_ns = self.time.now_ns()
-            for channel in self._ground.channels:
-                self._evict_confirmed(channel, now_ns, headroom=False)
-        if self._config.retention_size_cap_policy == "drop_oldest" and tail.disk_bytes() > soft:
-            self._drop_oldest(tail.disk_bytes() - soft)
+        # Below the soft mark there is room for the next segment, or for a frame that waits.
+        soft = cap - max(self._config.segment_target_bytes, self._config.frame_bytes_max)
+        if tail.charged_bytes() > soft:
+            self._free(self._all_freeable(now_ns, modes=("acked", "limits")), soft, reason=ACKED)
+        if tail.charged_bytes() > soft and self._config.retention_size_cap_policy == "drop_oldest":
+            self.size_emergencies += 1
+            self._free(self._catalog.all_segments(), soft, reason="size")
 
-    def _drop_oldest(self, excess: int) -> None:
-        """Delete the oldest segments of all channels until `excess` bytes are free."""
-        freed = 0
-        self.size_emergencies += 1
-        for segment in self._catalog.all_segments():
-            if freed >= excess:
-                break
-            channel = self._ground.channels.by_id(segment.channel_id)
-            script = channel.limits.archive_script
-            freed += self._evictor.evict(channel, [segment], reason="size", script=script)
+    def _free(self, segments: Iterable[PublishedSegment], soft: int, *, reason: str) -> None:
+        """Evict the oldest until what is charged is at the soft mark."""
+        ordered = sorted(segments, key=_number) if isinstance(segments, list) else segments
+        for segment in ordered:
+            if self._ground.tail.charged_bytes() <= soft:
+                return
+            self._evict(self._ground.channels.by_id(segment.channel_id), [segment], reason=reason)
 
     def slowest(self) -> str:
         """Who keeps the most from being deleted, for the error text of a caller that waited in vain."""
@@ -280,17 +381,16 @@ class Keeper:
     # -- the quiet --------------------------------------------------------------------------------------------------
 
     def _retire_if_inactive(self, channel: Channel, now_ns: int) -> None:
-        limits = channel.limits
-        if not limits.max_inactivity_ns or channel.units or now_ns - channel.active_at_ns < limits.max_inactivity_ns:
+        limit_ns, next_seq = channel.limits.max_inactivity_ns, channel.next_seq
+        if not limit_ns or self.time.holding or channel.units or now_ns - channel.active_at_ns < limit_ns:
             return
         with self._registry.lock:
             followers = self._registry.followers(channel)
-            if any(progress.unconfirmed(channel.next_seq - 1) for _, progress in followers):
+            if any(progress.unconfirmed(channel.last_seq) for _, progress in followers):
                 return
-        while batch := list(islice(self._catalog.segments(channel.id), BATCH)):
-            self._evictor.evict(channel, batch, reason="inactive", script=limits.archive_script)
-        self._ground.channels.retire(channel)
-        event("store.channel.retire", channel=channel.name)
+        self._evict(channel, self._catalog.segments(channel.id, last_seq=next_seq - 1), reason="inactive")
+        if self._ground.channels.retire(channel, next_seq=next_seq):
+            event("store.channel.retire", channel=channel.name)
 
     def _expire_subscribers(self) -> None:
         expiry_ns = self._config.subscriber_expiry_ns
@@ -298,8 +398,10 @@ class Keeper:
             return
         now_ns = self._ground.clock.monotonic_ns()
         for state in self._registry.states():
-            if now_ns - state.last_seen_ns > expiry_ns and not state.claims:
-                owed = self._registry.deregister(state.note.name)
+            if now_ns - state.last_seen_ns > expiry_ns:
+                owed = self._desk.deregister(state.note.name)
                 event("store.subscriber.expire", subscriber=state.note.name, owed=owed)
-                for channel in self._ground.channels:
-                    self._touched.add(channel.id)
+
+
+def _number(segment: PublishedSegment) -> int:
+    return segment.meta.segment_seq

@@ -11,7 +11,7 @@ index; then the output has wider types than the input, and the values are the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,18 @@ class SegmentSizes:
 
 
 DEFAULT_SIZES = SegmentSizes()
+
+
+class LazyBatches:
+    """Batches made one at a time while they are written, so that a segment is not in memory twice."""
+
+    def __init__(self, pieces: Sequence[tuple[int, Callable[[], pa.RecordBatch]]]) -> None:
+        """Each piece: its rows, and how to make it."""
+        self.rows = [rows for rows, _ in pieces]
+        self._makers = [make for _, make in pieces]
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return (make() for make in self._makers)
 
 
 def combine(

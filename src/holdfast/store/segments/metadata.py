@@ -6,7 +6,7 @@ are nanoseconds since 1970 UTC; ranges are inclusive; an absent event-time range
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -64,23 +64,25 @@ class SegmentMeta:
         return meta
 
 
-def event_time_range(batches: Sequence[pa.RecordBatch], column: str) -> tuple[int, int] | tuple[None, None]:
+def event_time_range(batches: Iterable[pa.RecordBatch], column: str) -> tuple[int, int] | tuple[None, None]:
     """Earliest and latest value of a time column in nanoseconds: timestamp, date, or integer nanoseconds.
 
-    The batches have one schema.
+    The batches have one schema and are looked at one at a time.
     (None, None) when there is no such column, it is of another type, or every value is null. A time beyond what 64 bits
     of nanoseconds hold (1677 to 2262) counts as the end of that range.
     """
-    if not batches or column not in batches[0].schema.names:
-        return None, None
-    values = pa.Table.from_batches(batches).column(column)
-    unit_ns = _nanoseconds_per_unit(values.type)
-    if unit_ns is None:
-        return None, None
-    found = pc.min_max(values)
-    if not found["min"].is_valid:
-        return None, None
-    return _nanoseconds(found["min"], unit_ns), _nanoseconds(found["max"], unit_ns)
+    ends: list[int] = []
+    for batch in batches:
+        if column not in batch.schema.names:
+            return None, None
+        values = batch.column(column)
+        unit_ns = _nanoseconds_per_unit(values.type)
+        if unit_ns is None:
+            return None, None
+        found = pc.min_max(values)
+        if found["min"].is_valid:
+            ends += [_nanoseconds(found["min"], unit_ns), _nanoseconds(found["max"], unit_ns)]
+    return (min(ends), max(ends)) if ends else (None, None)
 
 
 def _nanoseconds_per_unit(data_type: pa.DataType) -> int | None:

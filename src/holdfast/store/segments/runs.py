@@ -23,9 +23,9 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -64,8 +64,7 @@ _Ints: TypeAlias = npt.NDArray[np.int64]
 _Codes: TypeAlias = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, gc=False):
     """The rows of one channel that came with one frame."""
 
     first_seq: int

@@ -28,8 +28,9 @@ import pyarrow as pa
 
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Bytes, File, Filesystem, Mode
+from holdfast.model.columns import has_dictionary
 from holdfast.model.schema import schema_hash
-from holdfast.store.segments.combine import DEFAULT_SIZES, SegmentSizes, combine
+from holdfast.store.segments.combine import DEFAULT_SIZES, LazyBatches, SegmentSizes, combine
 from holdfast.store.segments.footer import TRAILER_BYTES, find_entries
 from holdfast.store.segments.metadata import KEY_PREFIX, SegmentMeta
 from holdfast.store.segments.runs import RunTable
@@ -67,18 +68,23 @@ def write_segment(
     *,
     meta: SegmentMeta,
     schema: pa.Schema,
-    batches: Sequence[pa.RecordBatch],
+    batches: Sequence[pa.RecordBatch] | LazyBatches,
     runs: RunTable,
     compression: Compression = None,
     sizes: SegmentSizes = DEFAULT_SIZES,
 ) -> SegmentFile:
-    """Write, sync and name one segment."""
-    combined = combine(batches, schema, sizes=sizes)
-    _check_agreement(meta, runs, combined)
-    if not combined[0].schema.equals(schema):
+    """Write, sync and name one segment. Lazy batches are written as they come, unless dictionaries must be joined."""
+    if isinstance(batches, LazyBatches) and not has_dictionary(schema):
+        combined: list[pa.RecordBatch] | LazyBatches = batches
+        rows = batches.rows
+    else:
+        combined = combine(list(batches), schema, sizes=sizes)
+        rows = [batch.num_rows for batch in combined]
+    _check_agreement(meta, runs, sum(rows))
+    if isinstance(combined, list) and not combined[0].schema.equals(schema):
         schema = _retyped(schema, combined[0].schema)
         meta = replace(meta, schema_hash=schema_hash(schema))
-    entries = _entries(meta, runs, combined, compression)
+    entries = _entries(meta, runs, rows, compression)
     temporary = path.with_name(path.name + TMP_SUFFIX)
     if filesystem.exists(path):
         raise FileExistsError(f"{path} exists; a segment is never written twice")
@@ -101,9 +107,8 @@ def write_segment(
     return SegmentFile(sink.size_bytes, sink.crc32c, meta, schema)
 
 
-def _check_agreement(meta: SegmentMeta, runs: RunTable, combined: list[pa.RecordBatch]) -> None:
+def _check_agreement(meta: SegmentMeta, runs: RunTable, rows: int) -> None:
     """A segment that contradicts itself is a bug of the caller; it must not reach the disk."""
-    rows = sum(batch.num_rows for batch in combined)
     seqs = (meta.first_seq, meta.last_seq)
     if rows < 1 or rows != meta.rows or seqs[1] - seqs[0] + 1 != rows or seqs != (runs.first_seq, runs.last_seq):
         raise ValueError(
@@ -118,15 +123,13 @@ def _retyped(schema: pa.Schema, wider: pa.Schema) -> pa.Schema:
     return pa.schema(fields, metadata=schema.metadata)
 
 
-def _entries(
-    meta: SegmentMeta, runs: RunTable, combined: list[pa.RecordBatch], compression: Compression
-) -> dict[str, str]:
+def _entries(meta: SegmentMeta, runs: RunTable, rows: list[int], compression: Compression) -> dict[str, str]:
     return {
         **meta.to_footer(),
         COMPRESSION_KEY: compression or UNCOMPRESSED,
-        BATCH_ROWS_KEY: ",".join(str(batch.num_rows) for batch in combined),
+        BATCH_ROWS_KEY: ",".join(map(str, rows)),
         RUNS_KEY: runs.encode(),
-        BLOCKS_KEY: "0" * (BLOCK_DIGITS * len(combined) + 8),
+        BLOCKS_KEY: "0" * (BLOCK_DIGITS * len(rows) + 8),
         CRC32C_KEY: CRC32C_ZERO.decode(),
     }
 
@@ -134,7 +137,7 @@ def _entries(
 def _write(
     sink: SegmentSink,
     schema: pa.Schema,
-    combined: list[pa.RecordBatch],
+    combined: list[pa.RecordBatch] | LazyBatches,
     *,
     entries: dict[str, str],
     compression: Compression,

@@ -6,5 +6,7 @@
 | notes.py | subscribers as the catalog and the log keep them |
 | acklog.py | the acknowledgement log: records and group commit |
 | registry.py | all subscribers; claims, redelivery, news |
+| desk.py | where they meet the store: the log's opening and checkpoints, answers, dead letters, lag |
+| deadletters.py | rejected events, as the dead-letter channel keeps them |
 | subscriber.py | the handle a program holds; leases |
 """

@@ -14,50 +14,86 @@ last checkpoint and the records before the damage.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
 
 from holdfast.clock import NS_PER_S
-from holdfast.disk.appendlog import AppendLog, LogFile, LogSpec, log_numbers, log_path, recover_log
-from holdfast.errors import BadRequest, CorruptData
+from holdfast.disk.appendlog import (
+    AppendLog,
+    LogFile,
+    LogSpec,
+    Mended,
+    log_numbers,
+    log_path,
+    read_log_file,
+    recover_log,
+)
+from holdfast.disk.filesystem import is_full
+from holdfast.errors import BadRequest, CorruptData, DamagedData, DiskFull, LimitReached, SchemaMismatch, StoreFailed
 from holdfast.model.frame import EventIds
 from holdfast.model.intervals import IntervalSet
 from holdfast.model.names import DEAD_SUFFIX
 from holdfast.store.catalog import Loss, PublishedSegment
 from holdfast.store.channels import Channel
 from holdfast.store.ground import ACK_DIR, QUARANTINE_DIR, Ground
-from holdfast.store.reading import Position, Reader
+from holdfast.store.reading import Position, Reader, chunks_end
 from holdfast.store.subscribers.acklog import (
     ACK_NAME,
-    KIND_OUTCOME,
-    KIND_SNAPSHOT,
+    NOBODY_ID,
     REASON_CHARS_MAX,
     AckWriter,
+    Decision,
     OutcomeRecord,
     PendingOutcomes,
-    decode_outcome,
-    decode_snapshot,
+    decode_outcomes,
     encode_snapshot,
 )
-from holdfast.store.subscribers.progress import Outcome, Progress
-from holdfast.store.subscribers.registry import Claim, Registry, SubscriberState
-from holdfast.store.subscribers.subscriber import ChannelLag, SubscriberStatistics
+from holdfast.store.subscribers.deadletters import (
+    DEAD_ID,
+    ORIGIN_COLUMNS,
+    dead_letters,
+    in_parts,
+    with_opaque_events,
+)
+from holdfast.store.subscribers.progress import Outcome, Progress, bytes_owed
+from holdfast.store.subscribers.registry import GONE, Claim, Registry, SubscriberState, total_losses
+from holdfast.store.subscribers.subscriber import ChannelLag, Spans, SubscriberStatistics
 from holdfast.telemetry import event
 
 ALLOCATION_BYTES = 1 << 20
 SPANS_MAX = 10_000
 """Ranges in one answer: bounds a record of the log to a few hundred KiB."""
+GAPS_MAX = 100_000
+"""Ranges one subscriber may have confirmed in one channel: bounds its gap set to some MiB of memory and of snapshot."""
+CHECKPOINT_RETRY_NS = NS_PER_S
+"""How long a checkpoint waits after the disk was full."""
+LOST = ("damage", "unknown")
+"""Reasons of the catalog for events that nobody evicted: what damage took, and what nothing tells of any more."""
 
 LOST = ("damage", "unknown")
 """Reasons of the catalog for events that nobody evicted: what damage took, and what nothing tells of any more."""
 
 Commit = Callable[[str, pa.RecordBatch, EventIds], None]
 FrameSpans = Callable[[bytes, int], list[tuple[str, int, int]]]
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """Events that are about to go: a segment, or the part of one that falls below a limit."""
+
+    first_seq: int
+    last_seq: int
+    size_bytes: int
+    segment_seq: int = 0
+    """0 where no segment goes."""
 
 
 class SubscriberDesk:
@@ -72,7 +108,7 @@ class SubscriberDesk:
         frame_spans: FrameSpans,
         settled: Callable[[int], None],
     ) -> None:
-        """`settled(channel_id)` is called after events of a channel were settled for somebody."""
+        """`settled(channel_id)` is called when less of a channel is owed than before."""
         self._ground = ground
         self._config = ground.config
         self._clock = ground.clock
@@ -88,13 +124,16 @@ class SubscriberDesk:
         )
         self.registry.restore(ground.catalog.subscribers())
         self.damage: CorruptData | None = None
-        self._lost: Counter[tuple[int, int, str]] = Counter()
+        self.cut: Mended | None = None
         self._inline = True
         log = self._open_log()
         self.writer = AckWriter(
             log, apply=self._apply, fail=ground.tail.fail, due=self._checkpoint_due, checkpoint=self.checkpoint
         )
         self._checkpoint_at_ns = self._clock.monotonic_ns()
+        self._postponed_until_ns = 0
+        # After an unclean stop of a weak flush policy the next events do not follow the last ones that are there.
+        self._skipped = {channel.id: channel.next_seq - 1 for channel in self._channels}
         self._drop_what_is_gone()
         self.checkpoint()
 
@@ -114,13 +153,15 @@ class SubscriberDesk:
         number, position, records = 1, 0, 0
         old: dict[int, int] = {}
         try:
-            for found, _ in recover_log(
+            for found, mended in recover_log(
                 filesystem, folder, spec=spec, store_id=store_id, from_position=cursor, verify=self._config.verify_crc
             ):
                 records += self._replay(found, cursor or 0)
                 old[found.header.number] = found.header.start_position
                 number, position = found.header.number + 1, found.end_position
+                self.cut = mended if mended is not None and mended.cut_bytes else None
         except CorruptData as damage:
+            records += self._replay_intact(folder, without=set(old), cursor=cursor or 0)
             number, position = self._set_aside(folder, spec, damage)
             old = {}
         log = AppendLog(
@@ -135,22 +176,26 @@ class SubscriberDesk:
         log.sync()
         for older, start in old.items():
             log.adopt(older, start)
-        event("store.recovery.acks", files=len(old), records=records)
+        cut_bytes = self.cut.cut_bytes if self.cut else 0
+        event("store.recovery.acks", files=len(old), records=records, cut_bytes=cut_bytes)
         return log
 
     def _replay(self, found: LogFile, cursor: int) -> int:
-        replayed = 0
-        for record in found.records:
-            if record.position < cursor:
-                continue
-            replayed += 1
-            if record.kind == KIND_SNAPSHOT:
-                self.registry.restore(decode_snapshot(record.payload))
-            elif record.kind == KIND_OUTCOME:
-                outcome = decode_outcome(record.payload)
-                self.registry.apply([outcome])
-                self._count_lost([outcome])
-        return replayed
+        """Take the outcomes from the cursor on; all before, and who is subscribed, is in the catalog."""
+        fresh = [record for record in found.records if record.position >= cursor]
+        for record in fresh:
+            self.registry.apply(decode_outcomes(record))
+        return len(fresh)
+
+    def _replay_intact(self, folder: Path, *, without: set[int], cursor: int) -> int:
+        """Of a damaged log: what stands before the damage in each file. Outcomes are facts, so their order is none."""
+        records = 0
+        for number in set(log_numbers(self._ground.filesystem, folder, ACK_NAME)) - without:
+            with suppress(DamagedData):  # not even its header can be read
+                found = read_log_file(self._ground.filesystem, log_path(folder, ACK_NAME, number), last=True)
+                if found.header.store_id == self._ground.store_id:
+                    records += self._replay(found, cursor)
+        return records
 
     def _set_aside(self, folder: Path, spec: LogSpec, damage: CorruptData) -> tuple[int, int]:
         """Move the log away, keep what was read of it, and go on behind it."""
@@ -171,128 +216,217 @@ class SubscriberDesk:
         return max(numbers, default=0) + 1, end
 
     def _drop_what_is_gone(self) -> None:
-        """Events that are in no segment any more are owed to nobody: their loss was counted when they went."""
+        """Events that are in no file any more are owed to nobody."""
         for channel in self._channels:
             with self.registry.lock:
                 followers = self.registry.followers(channel)
-            if followers:
-                there = IntervalSet(self._catalog.segment_spans(channel.id))
-                self._drop(channel, followers, list(there.missing(1, channel.published_seq)))
+            gone = self._gone(channel) if followers else []
+            for state, progress in followers:
+                self._drop(state, channel, progress, gone)
 
-    def drop_what_is_gone(self, state: SubscriberState) -> None:
-        """Tell one that starts in the past at once what is not there any more, so that its mark can pass it."""
+    def _drop(self, state: SubscriberState, channel: Channel, progress: Progress, gone: Sequence[Span]) -> None:
+        """Settle what is gone as dropped. Damage took some of it: that is a loss. Evictions were counted before."""
+        with self.registry.lock:
+            owed = IntervalSet(_still_owed(progress, gone))
+        parts: dict[str, list[Span]] = {reason: [] for reason in LOST}
+        for first, last, reason in self._lost_parts(channel) if owed else ():
+            parts[reason] += owed.overlap(first, last)
+        for span in (span for spans in parts.values() for span in spans):
+            owed.discard(*span)
+        parts[GONE] = list(owed)
+        at_ns, number = self._clock.wall_ns(), state.note.subscriber_id
+        for reason, spans in parts.items():
+            for ranges in _bounded(spans):
+                self._record([[OutcomeRecord(at_ns, number, channel.id, Outcome.DROPPED, 0, ranges, reason)]])
+
+    def _gone(self, channel: Channel) -> list[Span]:
+        """Seqs that were given out, or skipped, and are not there: evicted, below a limit, lost, never used."""
+        border, chunks = self._ground.tail.snapshot(channel)  # first: what leaves it is in the catalog by then
+        there = IntervalSet((chunk.run.first_seq, chunk.run.first_seq + chunk.run.rows - 1) for chunk in chunks)
+        for first, last, _ in self._catalog.segment_spans(channel.id, first_seq=channel.first_seq, last_seq=border - 1):
+            there.add(first, last)
+        if channel.first_seq > 1:
+            there.discard(1, channel.first_seq - 1)
+        return list(there.missing(1, max(chunks_end(chunks, border), self._skipped.get(channel.id, 0))))
+
+    # -- who --------------------------------------------------------------------------------------------------------
+
+    def register(self, name: str, channels: Sequence[str], *, start: Position, newest_first: bool) -> SubscriberState:
+        """The subscriber of that name, made or changed as asked."""
+        check_start(start)
+        with self._typed_errors():
+            state = self.registry.register(
+                name, tuple(channels), newest_first=newest_first, start=lambda channel: self._join(channel, start)
+            )
         with self.registry.lock:
             followed = self.registry.followed(state)
         for channel, progress in followed:
-            end = channel.published_seq
-            gone = [(first, min(last, end)) for first, last, _ in self._catalog.gone(channel.id) if first <= end]
-            self._drop(channel, [(state, progress)], gone)
+            self._drop(state, channel, progress, [part[:2] for part in self._lost_parts(channel)])
+        self._settled_everywhere()
+        return state
 
-    def _drop(
-        self, channel: Channel, followers: list[tuple[SubscriberState, Progress]], gone: list[tuple[int, int]]
-    ) -> None:
-        """Settle what is gone as dropped. If damage took it, that is a loss, and counted here."""
-        with self.registry.lock:
-            everyone = [(state, IntervalSet(_still_owed(progress, gone))) for state, progress in followers]
-        concerned = [(state, owed) for state, owed in everyone if owed]
-        damaged = [part for part in self._catalog.gone(channel.id) if part[2] in LOST] if concerned else []
-        for state, owed in concerned:
-            lost = [(*span, reason) for first, last, reason in damaged for span in owed.overlap(first, last)]
-            for first, last, _ in lost:
-                owed.discard(first, last)
-            for reason in (*LOST, "gone"):
-                spans = list(owed) if reason == "gone" else [span[:2] for span in lost if span[2] == reason]
-                if spans:
-                    self.settle(state, None, outcome=Outcome.DROPPED, channel=channel.name, spans=spans, reason=reason)
+    def _lost_parts(self, channel: Channel) -> list[tuple[int, int, str]]:
+        """What damage took of a channel; whoever starts before it is told."""
+        return [part for part in self._catalog.gone(channel.id) if part[2] in LOST]
 
-    def _count_lost(self, outcomes: Iterable[OutcomeRecord]) -> None:
-        """Each such outcome is counted once, by the checkpoint that the log position passes it with."""
-        for record in outcomes:
-            if record.outcome == Outcome.DROPPED and record.reason in LOST:
-                key = (record.channel_id, record.subscriber_id, record.reason)
-                self._lost[key] += sum(last - first + 1 for first, last in record.ranges)
+    def deregister(self, name: str) -> int:
+        """Forget a subscriber; returns how many events were still owed to it."""
+        with self._typed_errors():
+            owed = self.registry.deregister(name)
+        self._settled_everywhere()
+        event("store.subscriber.remove", subscriber=name, owed=owed)
+        return owed
 
-    def _take_losses(self) -> list[Loss]:
-        lost, self._lost = self._lost, Counter()
-        names = {state.note.subscriber_id: state.note.name for state in self.registry.states()}
-        channels = {channel.id: channel.name for channel in self._channels}
-        return [
-            Loss(channels[channel_id], names[subscriber_id], reason, segments=0, events=events, bytes=0)
-            for (channel_id, subscriber_id, reason), events in lost.items()
-            if subscriber_id in names and channel_id in channels
-        ]
+    def _settled_everywhere(self) -> None:
+        for channel in self._channels.known():
+            self._settled(channel.id)
+
+    def _join(self, channel: Channel, start: Position) -> Progress:
+        """What is owed from a start position on, clamped to what exists."""
+        gone = IntervalSet(self._gone(channel))
+        first, last = gone.end_of_run(1) + 1, channel.last_seq
+        wanted = last + 1 if start == "new" else self._reader.resolve(channel, start)
+        progress = Progress(min(max(first, wanted), last + 1))
+        for first_seq, last_seq, _ in self._lost_parts(channel):
+            gone.discard(first_seq, last_seq)
+        for first_seq, last_seq in gone:
+            progress.settle(first_seq, last_seq)
+        return progress
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
     def settle(
-        self,
-        state: SubscriberState,
-        claim: Claim | None,
-        *,
-        outcome: Outcome,
-        channel: str,
-        spans: Sequence[tuple[int, int]],
-        reason: str,
+        self, state: SubscriberState, claim: Claim | None, *, outcome: Outcome, spans: Spans, reason: str
     ) -> None:
         """Make an outcome durable and let it take effect. Settled events stay as they are."""
-        found = self._channels.find(channel)
-        with self.registry.lock:
-            progress = self.registry.progress(state, found)
-        if progress is None:
-            raise BadRequest(f"subscriber {state.note.name!r} does not follow channel {channel!r}")
-        owed = _still_owed(progress, _checked(found, spans))
-        if not owed:
-            return
+        owed: dict[Channel, list[Span]] = {}
+        for channel, first, last in spans:
+            found = self._channels.find(channel)
+            progress = self._progress_of(state, found)
+            if not 1 <= first <= last <= found.last_seq:
+                raise BadRequest(f"channel {channel!r} has events 1..{found.last_seq}, not {first}..{last}")
+            with self.registry.lock:
+                parts = progress.owed(first, last)
+                if outcome.settles:
+                    _check_gaps(state, found, progress, parts)
+                owed.setdefault(found, []).extend(parts)
+        reason = reason[:REASON_CHARS_MAX]
         if outcome is Outcome.REJECTED:
-            self._bury(state, channel, owed, reason)
+            for found, parts in owed.items():
+                self._bury(state, found.name, parts, reason)
         segment_seq = claim.segment.meta.segment_seq if claim is not None else 0
-        self.record([
-            OutcomeRecord(self._clock.wall_ns(), state.note.subscriber_id, found.id, int(outcome), segment_seq,
-                          tuple(owed[at : at + SPANS_MAX]), reason[:REASON_CHARS_MAX])
-            for at in range(0, len(owed), SPANS_MAX)
-        ])  # fmt: skip
+        at_ns, number = self._clock.wall_ns(), state.note.subscriber_id
+        together = [
+            OutcomeRecord(at_ns, number, found.id, outcome, segment_seq, ranges, reason)
+            for found, parts in owed.items()
+            for ranges in _bounded(parts)
+        ]
+        if together:
+            self._record([together])
 
-    def record(self, outcomes: Sequence[OutcomeRecord]) -> None:
+    def _progress_of(self, state: SubscriberState, channel: Channel) -> Progress:
+        with self.registry.lock:
+            progress = self.registry.progress(state, channel)
+        if progress is None:
+            raise BadRequest(f"subscriber {state.note.name!r} does not follow channel {channel.name!r}")
+        return progress
+
+    def tell_going(self, channel: Channel, going: Sequence[Going], *, reason: str) -> list[OutcomeRecord]:
+        """Write `dropped` for everybody who is owed some of it; returns what was written, synced."""
+        return self._record(lambda: [lines for item in going if (lines := self._dropped(channel, item, reason))])
+
+    def owes(self, channel: Channel, going: Sequence[Going]) -> bool:
+        """Whether anybody is owed some of it now."""
+        with self.registry.lock:
+            followers = self.registry.followers(channel)
+            return any(progress.owed(item.first_seq, item.last_seq) for _, progress in followers for item in going)
+
+    def _dropped(self, channel: Channel, going: Going, reason: str) -> list[OutcomeRecord]:
+        """Who loses what when these events go; once more for the channel as a whole."""
+        at_ns, rows = self._clock.wall_ns(), going.last_seq - going.first_seq + 1
+        lost = IntervalSet()
+        parts: dict[int, list[Span]] = {}
+        with self.registry.lock:
+            followers = self.registry.followers(channel)
+            for state, progress in followers:
+                parts[state.note.subscriber_id] = progress.owed(going.first_seq, going.last_seq)
+        if not followers and reason != GONE and channel.limits.retention_mode == "acked":
+            lost.add(going.first_seq, going.last_seq)  # kept for whoever would have come
+        for spans in parts.values():
+            for first, last in spans:
+                lost.add(first, last)
+        parts[NOBODY_ID] = list(lost)
+        lines = []
+        for number, spans in parts.items():
+            share = going.size_bytes * sum(last - first + 1 for first, last in spans) // rows
+            segment_seq = going.segment_seq
+            for ranges in _bounded(spans):
+                lines.append(
+                    OutcomeRecord(at_ns, number, channel.id, Outcome.DROPPED, segment_seq, ranges, reason, bytes=share)
+                )
+                segment_seq = share = 0  # counted with the first of them
+        return lines
+
+    def _record(self, decision: Decision | Callable[[], Decision]) -> list[OutcomeRecord]:
         """Write outcomes to the log and wait for the sync they share with others."""
-        pending = PendingOutcomes(outcomes, Future())
+        decide = decision if callable(decision) else lambda: decision
+        pending = PendingOutcomes(decide, callable(decision), Future())
         self.writer.submit(pending)
         if self._inline:
             self.writer.step(wait=False)
-        pending.future.result()
+        return pending.future.result()
 
     def _apply(self, outcomes: list[OutcomeRecord]) -> None:
         self.registry.apply(outcomes)
-        self._count_lost(outcomes)
         for channel_id in {record.channel_id for record in outcomes}:
             self._settled(channel_id)
 
-    def _bury(self, state: SubscriberState, channel: str, spans: Sequence[tuple[int, int]], reason: str) -> None:
+    def _bury(self, state: SubscriberState, channel: str, spans: Sequence[Span], reason: str) -> None:
         """Copy events to the dead-letter channel. Their ids make a second burial harmless."""
         if channel.endswith(DEAD_SUFFIX):
             return
         for first, last in spans:
-            for batch in self.read_span(
-                channel, first, last, columns=None, system=("_seq", "_committed_id", "_ingested_at")
-            ):
-                dead = dead_letters(
-                    batch, channel, subscriber=state.note.name, reason=reason, at_ns=self._clock.wall_ns()
-                )
-                self._commit(channel + DEAD_SUFFIX, dead, EventIds("dead_id"))
+            for batch in self.read_span(channel, first, last, columns=None, system=ORIGIN_COLUMNS):
+                for part in in_parts(batch, bytes_max=self._config.frame_bytes_max // 2):
+                    letters = dead_letters(
+                        part, channel, subscriber=state.note.name, reason=reason, at_ns=self._clock.wall_ns()
+                    )
+                    try:
+                        self._commit(channel + DEAD_SUFFIX, letters, EventIds(DEAD_ID))
+                    except SchemaMismatch:
+                        self._commit(channel + DEAD_SUFFIX, with_opaque_events(letters), EventIds(DEAD_ID))
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def _checkpoint_due(self, records: int) -> float:
+        now_ns = self._clock.monotonic_ns()
+        due_ns = self._checkpoint_at_ns + self._config.ack_checkpoint_interval_ns
         if records >= self._config.ack_checkpoint_records:
-            return 0.0
-        passed_ns = self._clock.monotonic_ns() - self._checkpoint_at_ns
-        return max(0.0, (self._config.ack_checkpoint_interval_ns - passed_ns) / NS_PER_S)
+            due_ns = now_ns
+        return max(0.0, (max(due_ns, self._postponed_until_ns) - now_ns) / NS_PER_S)
 
     def checkpoint(self) -> None:
-        """Keep all progress in the catalog, then forget the log up to here."""
+        """Keep all progress in the catalog, then forget the log up to here. `DiskFull`: the log is kept longer."""
+        self._postponed_until_ns = self._clock.monotonic_ns() + CHECKPOINT_RETRY_NS
         position = self.writer.log.end_position
-        self._catalog.checkpoint(self.registry.take_dirty(), self._take_losses(), ack_cursor=position)
+        with self._typed_errors(), self.registry.lock:
+            self._catalog.checkpoint(*self.registry.unsaved(), ack_cursor=position)
+            self.registry.saved()
         self.writer.log.trim(keep_from_number=self.writer.log.number)
         self._checkpoint_at_ns = self._clock.monotonic_ns()
+        self._postponed_until_ns = 0
+
+    @contextmanager
+    def _typed_errors(self) -> Iterator[None]:
+        """A full disk is told as such; any other error of the catalog ends the store."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if is_full(error):
+                raise DiskFull(file=self._catalog.path, reason=str(error)) from error
+            failure = StoreFailed(file=self._catalog.path, reason=str(error))
+            self._ground.tail.fail(failure)
+            raise failure from error
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -314,20 +448,15 @@ class SubscriberDesk:
         """Its file."""
         return self._reader.segment_path(segment.meta.channel, segment)
 
-    def start_seq(self, channel: Channel, start: Position) -> int:
-        """A start position as the first seq owed, clamped to what exists."""
-        if start == "new":
-            return channel.next_seq
-        first = min(self._catalog.first_seq(channel.id) or channel.published_seq + 1, channel.next_seq)
-        return min(max(first, self._reader.resolve(channel, start)), channel.next_seq)
+    def losses(self) -> list[Loss]:
+        """All losses since the store was created."""
+        with self.registry.lock:  # between the two a checkpoint would count some twice
+            return total_losses(self._catalog.losses(), self.registry.pending_losses())
 
     def statistics_of(self, state: SubscriberState) -> SubscriberStatistics:
         """What people ask about a subscriber."""
         lags = self.lag_of(state)
         with self.registry.lock:
-            outcomes = {outcome.name.lower(): 0 for outcome in Outcome}
-            for (_, outcome), events in state.outcomes.items():
-                outcomes[outcome.name.lower()] += events
             return SubscriberStatistics(
                 name=state.note.name,
                 patterns=state.note.patterns,
@@ -335,60 +464,74 @@ class SubscriberDesk:
                 created_at_ns=state.note.created_at_ns,
                 leases=len(state.claims),
                 waiting=len(state.waiting),
-                outcomes=outcomes,
+                outcomes={outcome.name.lower(): state.outcomes[outcome] for outcome in Outcome},
                 channels=tuple(lags),
             )
 
     def lag_of(self, state: SubscriberState) -> list[ChannelLag]:
         """How far behind it is, per channel."""
         with self.registry.lock:
-            followed = [(channel, progress.mark, tuple(progress.gaps()), progress.unconfirmed(channel.next_seq - 1))
-                        for channel, progress in self.registry.followed(state)]  # fmt: skip
-        now_ns = self._clock.wall_ns()
-        lags = []
-        for channel, mark, gaps, events in followed:
-            size_bytes, oldest_ns = self._catalog.backlog(channel.id, after_seq=mark) if events else (0, None)
-            seconds = max(0.0, (now_ns - oldest_ns) / NS_PER_S) if oldest_ns is not None else 0.0
-            lags.append(ChannelLag(channel.name, mark, gaps, events, size_bytes, seconds))
-        return lags
+            followed = [
+                (channel, progress.mark, tuple(progress.gaps()), list(progress.owed(1, channel.last_seq)))
+                for channel, progress in self.registry.followed(state)
+            ]
+        return [
+            ChannelLag(
+                channel.name,
+                mark,
+                gaps,
+                events=sum(last - first + 1 for first, last in owed),
+                bytes=self._bytes_of(channel, owed),
+                seconds=self._age_of(channel, owed),
+            )
+            for channel, mark, gaps, owed in followed
+        ]
+
+    def _bytes_of(self, channel: Channel, owed: list[Span]) -> int:
+        """What owed events take in segments."""
+        if not owed:
+            return 0
+        first, last = owed[-1]
+        whole = 0
+        if last >= channel.published_seq:  # all from there on is owed: those segments need not be looked at one by one
+            whole, last = self._catalog.bytes_from(channel.id, first), first - 1
+        return whole + bytes_owed(owed, self._catalog.segment_spans(channel.id, first_seq=owed[0][0], last_seq=last))
+
+    def _age_of(self, channel: Channel, owed: list[Span]) -> float:
+        """Seconds since the oldest event that is owed came in; of one in a segment, since its first event did."""
+        if not owed:
+            return 0.0
+        _, chunks = self._ground.tail.snapshot(channel)
+        segment = self._catalog.segment_within(channel.id, (owed[0][0], channel.published_seq), newest_first=False)
+        times = [segment.meta.first_ingested_at_ns] if segment else [chunk.run.ingested_at_ns for chunk in chunks]
+        return max(0.0, (self._clock.wall_ns() - min(times)) / NS_PER_S) if times else 0.0
 
 
-def dead_letters(batch: pa.RecordBatch, channel: str, *, subscriber: str, reason: str, at_ns: int) -> pa.RecordBatch:
-    """Events with why they were rejected, by whom, and where they were."""
-    names = [name for name in batch.schema.names if not name.startswith("_")]
-    rows = batch.num_rows
-    seqs = batch.column("_seq")
-    events = pa.StructArray.from_arrays(
-        [batch.column(name) for name in names], fields=[batch.schema.field(name) for name in names]
-    )
-    columns = {
-        "dead_id": pa.array([f"{subscriber}/{channel}/{seq}" for seq in seqs.to_pylist()]),
-        "reason": pa.repeat(pa.scalar(reason[:REASON_CHARS_MAX]), rows),
-        "subscriber": pa.repeat(pa.scalar(subscriber), rows),
-        "channel": pa.repeat(pa.scalar(channel), rows),
-        "seq": seqs,
-        "committed_id": batch.column("_committed_id"),
-        "ingested_at": batch.column("_ingested_at"),
-        "rejected_at": pa.repeat(pa.scalar(at_ns // 1000, pa.timestamp("us", "UTC")), rows),
-        "event": events,
-    }
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def parse_start(start: Position) -> Position:
+def check_start(start: object) -> None:
     """Refuse what is no start position before anything is registered."""
-    ok = start in ("first", "last", "new") if isinstance(start, str) else isinstance(start, int | datetime)
-    if not ok or isinstance(start, bool):
+    if isinstance(start, str):
+        ok = start in ("first", "last", "new")
+    elif isinstance(start, datetime):
+        ok = start.tzinfo is not None
+    else:
+        ok = isinstance(start, int) and not isinstance(start, bool) and start >= 0
+    if not ok:
         raise BadRequest(f"start={start!r} is no position: 'first', 'new', 'last', a seq or an aware datetime")
-    return start
 
 
-def _checked(channel: Channel, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-    for first, last in spans:
-        if not 1 <= first <= last < channel.next_seq:
-            raise BadRequest(f"channel {channel.name!r} has events 1..{channel.next_seq - 1}, not {first}..{last}")
-    return spans
+def _check_gaps(state: SubscriberState, channel: Channel, progress: Progress, parts: list[Span]) -> None:
+    """Refuse answers that leave more holes behind than a subscriber may have."""
+    confirmed, mark = progress.confirmed, progress.mark
+    islands = sum(1 for first, last in parts if first - 1 not in confirmed and last + 1 not in confirmed)
+    if islands and parts[0][0] > mark + 1 and len(confirmed) + islands > GAPS_MAX:
+        what = f"subscriber {state.note.name!r} has {len(confirmed)} ranges confirmed in channel {channel.name!r}"
+        raise LimitReached(what=what, limit="ranges", allowed=GAPS_MAX)
 
 
-def _still_owed(progress: Progress, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _still_owed(progress: Progress, spans: Sequence[Span]) -> list[Span]:
     return [owed for first, last in spans for owed in progress.owed(first, last)]
+
+
+def _bounded(spans: Sequence[Span]) -> Iterator[tuple[tuple[int, int], ...]]:
+    for at in range(0, len(spans), SPANS_MAX):
+        yield tuple(spans[at : at + SPANS_MAX])

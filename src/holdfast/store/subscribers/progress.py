@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 from holdfast.model.intervals import IntervalSet
@@ -29,6 +30,12 @@ class Outcome(IntEnum):
     def settles(self) -> bool:
         """Whether the events are done with: only a nack is not."""
         return self is not Outcome.NACK
+
+
+def bytes_owed(owed: Iterable[tuple[int, int]], segments: Iterable[tuple[int, int, int]]) -> int:
+    """What owed events take in segments, given as (first seq, last seq, bytes); a part of one counts by its rows."""
+    ranges = IntervalSet(owed)
+    return sum(size * ranges.count(first, last) // (last - first + 1) for first, last, size in segments)
 
 
 class Progress:

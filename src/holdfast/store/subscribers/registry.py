@@ -4,9 +4,11 @@ Promises:
 
 - A subscriber follows the channels its patterns match. At registration its start position is turned into a fixed seq
   per channel and kept; a channel that is created later joins by itself and is followed from its first event.
+- What is gone before a subscriber comes is not owed to it, so that its mark does not stop there.
 - What is owed to a subscriber is never handed out twice at the same time: a lease claims it until it is answered, given
   back or expired.
-- After `deregister` a subscriber pins nothing; what it had not read is reported.
+- After `deregister`, or when the patterns no longer match a channel, a subscriber pins nothing there; what it had not
+  read is reported.
 
 State is the catalog's checkpoint plus the acknowledgement log since. Thread-safe: one lock, `changed` is notified when
 there may be something new to hand out.
@@ -17,23 +19,28 @@ from __future__ import annotations
 import heapq
 import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
+from contextlib import suppress
+from fnmatch import translate
 from itertools import count
 
-from holdfast.clock import Clock
+from holdfast.clock import NS_PER_S, Clock
 from holdfast.errors import BadRequest, InvalidName, LimitReached
 from holdfast.model.names import DEAD_SUFFIX, SUBSCRIBER_NAME
-from holdfast.store.catalog import Catalog, PublishedSegment
+from holdfast.store.catalog import Catalog, Loss, PublishedSegment
 from holdfast.store.channels import Channel, ChannelTable
-from holdfast.store.subscribers.acklog import OutcomeRecord
+from holdfast.store.subscribers.acklog import NOBODY_ID, OutcomeRecord
 from holdfast.store.subscribers.notes import ProgressNote, Snapshot, SubscriberNote
 from holdfast.store.subscribers.progress import Outcome, Progress
 
 PATTERNS_MAX = 1000
 SUBSCRIBERS_MAX = 10_000
 """Subscribers of one store; each costs memory per channel and a line per answer."""
+NOBODY = ""
+"""Stands for a channel as a whole in the totals of losses."""
+GONE = "gone"
+"""The reason of events that are in no file any more and were not evicted just now: told, but no new loss."""
 
 
 class Claim:
@@ -54,24 +61,38 @@ class Claim:
 class SubscriberState:
     """One subscriber. Guarded by the registry's lock."""
 
-    def __init__(self, note: SubscriberNote) -> None:
+    def __init__(self, note: SubscriberNote, *, seen_ns: int) -> None:
         self.note = note
+        self.last_seen_ns = seen_ns  # by the monotonic clock; a restart counts as being seen
+        self.removed = False
         self.progress: dict[int, Progress] = {}
         self.claims: dict[int, Claim] = {}
         self.waiting: list[tuple[int, int, int, int]] = []  # heap of (due, channel id, first seq, last seq)
         self.candidates: dict[int, PublishedSegment] = {}  # channel id -> next segment, where known
         self.dirty: set[int] = set()  # channels whose progress is not in the catalog as it is
         self.stale: set[int] = set()  # channels whose candidate must be looked up again
-        self.outcomes: Counter[tuple[int, Outcome]] = Counter()  # events per channel and outcome, since opening
+        self.outcomes: Counter[Outcome] = Counter()  # events, since opening
         self.joined_below = 0  # channels with lower numbers were looked at
-        self.last_seen_ns = 0
+
+    @property
+    def note(self) -> SubscriberNote:
+        """Who it is, and what it follows."""
+        return self._note
+
+    @note.setter
+    def note(self, note: SubscriberNote) -> None:
+        self._note = note
+        dead = [pattern for pattern in note.patterns if pattern.endswith(DEAD_SUFFIX)]
+        self._follows, self._follows_dead = _one_pattern(note.patterns), _one_pattern(dead)
 
     def follows(self, channel: str) -> bool:
         """Whether a pattern matches the channel. Dead letters are followed only by patterns that name them."""
-        patterns = self.note.patterns
-        if channel.endswith(DEAD_SUFFIX):
-            patterns = tuple(pattern for pattern in patterns if pattern.endswith(DEAD_SUFFIX))
-        return any(fnmatchcase(channel, pattern) for pattern in patterns)
+        pattern = self._follows_dead if channel.endswith(DEAD_SUFFIX) else self._follows
+        return pattern.match(channel) is not None
+
+
+def _one_pattern(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(translate(pattern) for pattern in patterns) or r"(?!)")
 
 
 class Registry:
@@ -80,12 +101,14 @@ class Registry:
     def __init__(self, catalog: Catalog, channels: ChannelTable, clock: Clock, *, lease_timeout_ns: int) -> None:
         self._catalog = catalog
         self._channels = channels
-        self._clock = clock
+        self.clock = clock
         self._lease_timeout_ns = lease_timeout_ns
         self._by_name: dict[str, SubscriberState] = {}
         self._by_id: dict[int, SubscriberState] = {}
         self._claim_numbers = count(1)
         self._listeners: list[Callable[[], object]] = []
+        self._losses: dict[tuple[str, str, str], Loss] = {}  # since the last checkpoint
+        self.returned: deque[tuple[SubscriberState, Claim]] = deque()
         self.next_id = 1
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -93,69 +116,82 @@ class Registry:
     # -- who --------------------------------------------------------------------------------------------------------
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take over subscribers as the catalog or the log keeps them; what is known already only grows."""
+        """Take over subscribers as the catalog keeps them."""
         with self.lock:
             self.next_id = max(self.next_id, snapshot.next_subscriber_id)
             for note in snapshot.subscribers:
-                state = self._by_id.get(note.subscriber_id)
-                if state is None:
-                    self._insert(SubscriberState(note))
+                self._insert(SubscriberState(note, seen_ns=self.clock.monotonic_ns()))
             for item in snapshot.progress:
                 state = self._by_id.get(item.subscriber_id)
                 if state is not None:
-                    progress = state.progress.setdefault(item.channel_id, Progress(item.start_seq))
+                    progress = state.progress[item.channel_id] = Progress(item.start_seq)
                     for first, last in item.ranges:
                         progress.settle(first, last)
                     state.stale.add(item.channel_id)
 
     def register(
-        self, name: str, patterns: tuple[str, ...], *, newest_first: bool, start: Callable[[Channel], int]
+        self, name: str, patterns: tuple[str, ...], *, newest_first: bool, start: Callable[[Channel], Progress]
     ) -> SubscriberState:
-        """The subscriber of that name, made if new. `start` gives the first seq owed, for channels that exist now."""
+        """The subscriber of that name, made if new. `start` says what is owed of a channel that exists now."""
         check_subscriber_name(name)
         _check_patterns(name, patterns)
         with self.lock:
             state = self._by_name.get(name)
             if state is not None and (state.note.patterns, state.note.newest_first) == (patterns, newest_first):
+                state.last_seen_ns = self.clock.monotonic_ns()
                 return state
             if state is None and len(self._by_name) >= SUBSCRIBERS_MAX:
-                raise BadRequest(f"there are {SUBSCRIBERS_MAX} subscribers already; remove one first")
+                raise LimitReached(what=f"subscriber {name!r}", limit="subscribers", allowed=SUBSCRIBERS_MAX)
             subscriber_id = state.note.subscriber_id if state else self.next_id
-            created = state.note.created_at_ns if state else self._clock.wall_ns()
+            created = state.note.created_at_ns if state else self.clock.wall_ns()
             note = SubscriberNote(subscriber_id, name, patterns, newest_first, created)
-            fresh = SubscriberState(note)
-            joined: dict[int, Progress] = {
-                channel.id: Progress(start(channel))
-                for channel in self._channels
-                if fresh.follows(channel.name) and not (state and channel.id in state.progress)
-            }
-            for channel_id in joined:
-                self._check_room(self._channels.by_id(channel_id))
-            self._catalog.put_subscriber(note, [_progress_note(subscriber_id, *item) for item in joined.items()])
-            if state is None:
-                state = self._insert(fresh)
-                self.next_id += 1
+            fresh = SubscriberState(note, seen_ns=self.clock.monotonic_ns())
+            known = state.progress if state else {}
+            follows = [channel for channel in self._channels.known() if fresh.follows(channel.name)]
+            new = [channel for channel in follows if channel.id not in known]
+            for channel in new:
+                self._check_room(channel)
+            joined: dict[int, Progress] = {channel.id: start(channel) for channel in new}
+            left = set(known) - {channel.id for channel in follows}
+            notes = [_progress_note(subscriber_id, *item) for item in joined.items()]
+            self._catalog.put_subscriber(note, joined=notes, left=left)
+            state = self._insert(fresh) if state is None else state
             state.note = note
-            state.progress.update(joined)
-            state.joined_below = 0
-            state.stale.update(state.progress)
-            self.changed.notify_all()
+            self._change_channels(state, joined, left)
             return state
+
+    def _change_channels(self, state: SubscriberState, joined: dict[int, Progress], left: Iterable[int]) -> None:
+        for channel_id in left:
+            for place in (state.progress, state.candidates):
+                place.pop(channel_id, None)
+            state.dirty.discard(channel_id)
+            state.claims = {key: item for key, item in state.claims.items() if item.channel.id != channel_id}
+        state.waiting = [item for item in state.waiting if item[1] in state.progress]
+        heapq.heapify(state.waiting)
+        state.progress.update(joined)
+        state.joined_below = self._channels.next_id
+        state.last_seen_ns = self.clock.monotonic_ns()
+        state.stale = set(state.progress)
+        self.changed.notify_all()
 
     def _check_room(self, channel: Channel) -> None:
         allowed = channel.limits.max_subs
-        if allowed and len(self.followers(channel)) >= allowed:
+        if allowed and len(self._by_id) >= allowed and len(self.followers(channel)) >= allowed:
             raise LimitReached(what=f"subscribers of channel {channel.name!r}", limit="max_subs", allowed=allowed)
 
     def deregister(self, name: str) -> int:
         """Forget a subscriber; returns how many events were still owed to it."""
         with self.lock:
             state = self.find(name)
-            owed = sum(progress.unconfirmed(channel.next_seq - 1) for channel, progress in self.followed(state))
-            self._catalog.remove_subscriber(state.note.subscriber_id)
+            owed = sum(progress.unconfirmed(channel.last_seq) for channel, progress in self.followed(state))
+            own = {key: loss for key, loss in self._losses.items() if loss.subscriber == name}
+            self._catalog.remove_subscriber(state.note.subscriber_id, own.values())
+            for key in own:
+                del self._losses[key]
             del self._by_name[name], self._by_id[state.note.subscriber_id]
-            self.changed.notify_all()
-            return owed
+            state.removed = True
+        self.wake()
+        return owed
 
     def find(self, name: str) -> SubscriberState:
         """The subscriber, or `BadRequest`."""
@@ -201,32 +237,50 @@ class Registry:
         with self.lock:
             for record in outcomes:
                 self._apply(record)
-            self.changed.notify_all()
-        for listener in list(self._listeners):
-            listener()
 
     def _apply(self, record: OutcomeRecord) -> None:
+        outcome = Outcome(record.outcome)
         state = self._by_id.get(record.subscriber_id)
         channel = self._channels.get_by_id(record.channel_id)
-        progress = self.progress(state, channel) if state is not None and channel is not None else None
+        if channel is None:
+            return
+        if outcome is Outcome.DROPPED and record.reason != GONE:
+            self._count_loss(record, channel.name, state)
+        progress = self.progress(state, channel) if state is not None else None
         if state is None or progress is None:
             return
-        outcome = Outcome(record.outcome)
         for first, last in record.ranges:
-            state.outcomes[record.channel_id, outcome] += last - first + 1
+            state.outcomes[outcome] += sum(high - low + 1 for low, high in progress.owed(first, last))
             if outcome.settles:
                 progress.settle(first, last)
-        state.stale.add(record.channel_id)
-        state.dirty.add(record.channel_id)
+        state.stale.add(channel.id)
+        state.dirty.add(channel.id)
 
-    def take_dirty(self) -> list[ProgressNote]:
-        """What changed since the last call: the content of a checkpoint."""
-        with self.lock:
-            notes = []
-            for state in self._by_id.values():
-                notes += [_progress_note(state.note.subscriber_id, key, state.progress[key]) for key in state.dirty]
-                state.dirty.clear()
-            return notes
+    def _count_loss(self, record: OutcomeRecord, channel: str, state: SubscriberState | None) -> None:
+        """Those of a subscriber that was removed since are in the catalog already."""
+        if state is None and record.subscriber_id != NOBODY_ID:
+            return
+        subscriber = state.note.name if state is not None else NOBODY
+        key = (channel, subscriber, record.reason)
+        before = self._losses.get(key, Loss(*key, segments=0, events=0, bytes=0))
+        segments = before.segments + bool(record.segment_seq)
+        events, size_bytes = before.events + record.events, before.bytes + record.bytes
+        self._losses[key] = Loss(*key, segments=segments, events=events, bytes=size_bytes)
+
+    def unsaved(self) -> tuple[list[ProgressNote], list[Loss]]:
+        """What changed since the last checkpoint: the content of the next. The caller holds the lock until `saved`."""
+        notes = [
+            _progress_note(state.note.subscriber_id, channel_id, state.progress[channel_id])
+            for state in self._by_id.values()
+            for channel_id in state.dirty
+        ]
+        return notes, list(self._losses.values())
+
+    def saved(self) -> None:
+        """The checkpoint is in the catalog."""
+        self._losses.clear()
+        for state in self._by_id.values():
+            state.dirty.clear()
 
     def snapshot(self) -> Snapshot:
         """Everything that must survive, at one moment."""
@@ -240,12 +294,16 @@ class Registry:
 
     # -- handing out ------------------------------------------------------------------------------------------------
 
-    def claim(self, state: SubscriberState, *, max_bytes: int | None) -> Claim | None:
-        """The next part of a segment that is owed and free, now claimed; None when there is nothing."""
+    def claim(self, state: SubscriberState, *, max_bytes: int | None, release: bool = True) -> Claim | None:
+        """The next part of a segment that is owed and free, now claimed; None when there is nothing.
+
+        Without `release`, what was given back since the last call stays where it is.
+        """
         with self.lock:
-            now_ns = self._clock.monotonic_ns()
+            now_ns = self.clock.monotonic_ns()
             state.last_seen_ns = now_ns
-            self._release_due(state, now_ns)
+            if release:
+                self._release_due(state, now_ns)
             self._refresh(state)
             newest = state.note.newest_first
             while state.candidates:
@@ -282,9 +340,11 @@ class Registry:
 
     def _refresh(self, state: SubscriberState) -> None:
         """Look up the next segment of channels where something changed."""
-        if state.joined_below != self._channels.next_id:
-            state.joined_below = self._channels.next_id
-            self.followed(state)
+        for channel_id in range(state.joined_below, self._channels.next_id):
+            channel = self._channels.get_by_id(channel_id)
+            if channel is not None:
+                self.progress(state, channel)
+        state.joined_below = self._channels.next_id
         for channel_id in state.stale:
             state.candidates.pop(channel_id, None)
             channel = self._channels.get_by_id(channel_id)
@@ -301,7 +361,9 @@ class Registry:
         return self._catalog.segment_within(channel.id, span, newest_first=newest)
 
     def _release_due(self, state: SubscriberState, now_ns: int) -> None:
-        """Expired leases and nacked events whose time has come may be handed out again."""
+        """Leases thrown away or expired, and nacked events whose time has come, may be handed out again."""
+        while self.returned:
+            self.finish(*self.returned.popleft(), again_in_ns=0)
         for claim in [claim for claim in state.claims.values() if claim.expires_at_ns <= now_ns]:
             del state.claims[claim.number]
             self._unclaim(state, claim.channel.id, claim.first_seq, claim.last_seq)
@@ -319,24 +381,26 @@ class Registry:
             if state.claims.pop(claim.number, None) is None:
                 return False
             if again_in_ns is not None:
-                due = self._clock.monotonic_ns() + again_in_ns
+                due = self.clock.monotonic_ns() + again_in_ns
                 heapq.heappush(state.waiting, (due, claim.channel.id, claim.first_seq, claim.last_seq))
-                self.changed.notify_all()
-            return True
+        if again_in_ns is not None:
+            self.wake()
+        return True
 
     def extend(self, claim: Claim, state: SubscriberState) -> bool:
         """Hold a lease for another full time; False if it had expired."""
         with self.lock:
-            if claim.number not in state.claims:
+            now_ns = self.clock.monotonic_ns()
+            if claim.number not in state.claims or claim.expires_at_ns <= now_ns:
                 return False
-            claim.expires_at_ns = self._clock.monotonic_ns() + self._lease_timeout_ns
+            claim.expires_at_ns = now_ns + self._lease_timeout_ns
             return True
 
     def seconds_until_due(self, state: SubscriberState) -> float | None:
         """When the next lease expires or the next nacked events are due. The caller holds the lock."""
         times = [claim.expires_at_ns for claim in state.claims.values()]
         times += [state.waiting[0][0]] if state.waiting else []
-        return max(0.0, (min(times) - self._clock.monotonic_ns()) / 1e9) if times else None
+        return max(0.0, (min(times) - self.clock.monotonic_ns()) / NS_PER_S) if times else None
 
     # -- news -------------------------------------------------------------------------------------------------------
 
@@ -346,14 +410,48 @@ class Registry:
             for state in self._by_id.values():
                 if channel_id in state.progress:
                     state.stale.add(channel_id)
+        self.wake()
+
+    def wake(self) -> None:
+        """Everybody who waits looks again."""
+        with self.lock:
             self.changed.notify_all()
-        for listener in list(self._listeners):
-            listener()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            with suppress(RuntimeError):  # its event loop was closed in the meantime
+                listener()
 
     def add_listener(self, listener: Callable[[], object]) -> Callable[[], None]:
         """Call `listener`, from any thread, when something changed; returns the way to stop that."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        with self.lock:
+            self._listeners.append(listener)
+
+        def stop() -> None:
+            with self.lock:
+                self._listeners.remove(listener)
+
+        return stop
+
+    def pending_losses(self) -> list[Loss]:
+        """Losses that no checkpoint has counted yet."""
+        with self.lock:
+            return list(self._losses.values())
+
+
+def total_losses(*counts: Iterable[Loss]) -> list[Loss]:
+    """Losses counted in several places, added up per channel, subscriber and reason."""
+    totals: dict[tuple[str, str, str], list[Loss]] = {}
+    for loss in (loss for losses in counts for loss in losses):
+        totals.setdefault((loss.channel, loss.subscriber, loss.reason), []).append(loss)
+    return [
+        Loss(
+            *key,
+            segments=sum(loss.segments for loss in same),
+            events=sum(loss.events for loss in same),
+            bytes=sum(loss.bytes for loss in same),
+        )
+        for key, same in sorted(totals.items())
+    ]
 
 
 def check_subscriber_name(name: str) -> None:

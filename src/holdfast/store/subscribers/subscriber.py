@@ -28,7 +28,10 @@ from holdfast.store.subscribers.progress import Outcome
 from holdfast.store.subscribers.registry import Claim, Registry, SubscriberState
 
 WAIT_SLICE_S = 1.0
-"""A waiting `poll` looks again this often, in case a clock moved without a signal."""
+"""A waiting `poll` looks again this often, in case a clock moved, or a lease was thrown away, without a signal."""
+
+Spans = Sequence[tuple[str, int, int]]
+"""Channel, first and last seq."""
 
 
 class Desk(Protocol):
@@ -37,14 +40,7 @@ class Desk(Protocol):
     registry: Registry
 
     def settle(
-        self,
-        state: SubscriberState,
-        claim: Claim | None,
-        *,
-        outcome: Outcome,
-        channel: str,
-        spans: Sequence[tuple[int, int]],
-        reason: str,
+        self, state: SubscriberState, claim: Claim | None, *, outcome: Outcome, spans: Spans, reason: str
     ) -> None:
         """Make an outcome durable and let it take effect."""
 
@@ -71,7 +67,7 @@ class Desk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChannelLag:
-    """How far a subscriber is behind in one channel."""
+    """How far a subscriber is behind in one channel: events it is owed, their bytes in segments, age of the oldest."""
 
     channel: str
     mark: int
@@ -126,11 +122,11 @@ class Lease:
 
     @property
     def path(self) -> Path:
-        """The segment's file: plain Arrow IPC. It may hold more events than the lease."""
+        """The segment's file: plain Arrow IPC. It may hold more events than the lease; it is gone once evicted."""
         return self._desk.segment_path(self._claim.segment)
 
     def read(self, *, columns: Sequence[str] | None = None, system: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-        """The events, mapped from the segment."""
+        """The events, mapped from the segment. What was dropped meanwhile, and counted so, is left out."""
         return self._desk.read_span(self.channel, self.first_seq, self.last_seq, columns=columns, system=system)
 
     def ack(self) -> None:
@@ -152,7 +148,7 @@ class Lease:
             self._settle(Outcome.NACK, "")
 
     def extend(self) -> None:
-        """Hold it for another `lease_timeout`; `BadRequest` if it has expired."""
+        """Hold it for another `lease_timeout` from now; `BadRequest` if it has expired."""
         self._check()
         if not self._desk.registry.extend(self._claim, self._state):
             raise BadRequest(f"the lease of {self.channel} {self.first_seq}..{self.last_seq} has expired")
@@ -164,16 +160,19 @@ class Lease:
         self._desk.registry.finish(self._state, self._claim, again_in_ns=None)
 
     def _settle(self, outcome: Outcome, reason: str) -> None:
-        spans = [(self.first_seq, self.last_seq)]
-        self._desk.settle(self._state, self._claim, outcome=outcome, channel=self.channel, spans=spans, reason=reason)
+        spans = [(self.channel, self.first_seq, self.last_seq)]
+        self._desk.settle(self._state, self._claim, outcome=outcome, spans=spans, reason=reason)
 
     def _check(self) -> None:
+        if self._state.removed:
+            raise Closed(what=f"subscriber {self._state.note.name!r}")
         if self._answered:
             raise BadRequest(f"the lease of {self.channel} {self.first_seq}..{self.last_seq} was answered before")
 
     def __del__(self) -> None:
+        """Given back without taking a lock: this runs wherever Python collects garbage."""
         if not self._answered:
-            self._desk.registry.finish(self._state, self._claim, again_in_ns=0)
+            self._desk.registry.returned.append((self._state, self._claim))
 
 
 class Subscriber:
@@ -190,21 +189,28 @@ class Subscriber:
         return self._state.note.name
 
     def poll(self, timeout: float | None = None, *, max_bytes: int | None = None) -> Lease | None:
-        """The next lease; waits for one up to `timeout` seconds (None: for ever), then returns None."""
+        """The next lease; waits for one up to `timeout` seconds (None: for ever), then returns None.
+
+        `max_bytes` bounds what is handed out at once: a part of a larger segment, by its rows, but at least one event.
+        """
+        if max_bytes is not None and max_bytes < 1:
+            raise BadRequest(f"max_bytes={max_bytes} is not positive")
         registry = self._desk.registry
-        left = timeout
+        deadline_ns = None if timeout is None else registry.clock.monotonic_ns() + int(timeout * NS_PER_S)
         with registry.changed:
             while True:
                 self._check_open()
                 claim = registry.claim(self._state, max_bytes=max_bytes)
                 if claim is not None:
                     return Lease(self._desk, self._state, claim)
-                if left is not None and left <= 0:
+                left_s = WAIT_SLICE_S
+                if deadline_ns is not None:
+                    left_s = (deadline_ns - registry.clock.monotonic_ns()) / NS_PER_S
+                if left_s <= 0:
                     return None
-                waits = [WAIT_SLICE_S, left, registry.seconds_until_due(self._state)]
-                pause = min(wait for wait in waits if wait is not None)
-                registry.changed.wait(max(pause, 0.001))
-                left = None if left is None else left - max(pause, 0.001)
+                due_s = registry.seconds_until_due(self._state)
+                pause_s = min(left_s, WAIT_SLICE_S, WAIT_SLICE_S if due_s is None else due_s)
+                registry.changed.wait(max(0.001, pause_s))
 
     async def next(self, *, max_bytes: int | None = None) -> Lease:
         """The next lease, for asyncio; waits without a thread."""
@@ -227,9 +233,14 @@ class Subscriber:
             stop()
 
     def drain(self) -> Iterator[Lease]:
-        """Leases until nothing published is free."""
-        while (lease := self.poll(0.0)) is not None:
+        """Leases until nothing published is free. What is given back meanwhile is left to a later call."""
+        lease = self.poll(0.0)
+        while lease is not None:
             yield lease
+            del lease  # whoever asked for it decides how long it lives
+            self._check_open()
+            claim = self._desk.registry.claim(self._state, max_bytes=None, release=False)
+            lease = Lease(self._desk, self._state, claim) if claim is not None else None
 
     def __iter__(self) -> Iterator[Lease]:
         """Leases for ever, until the handle or the store is closed."""
@@ -240,6 +251,7 @@ class Subscriber:
                 return
             if lease is not None:
                 yield lease
+            del lease
 
     async def __aiter__(self) -> AsyncIterator[Lease]:
         """Leases for ever, for asyncio."""
@@ -251,24 +263,27 @@ class Subscriber:
 
     def ack(self, channel: str, first_seq: int, last_seq: int | None = None) -> None:
         """Done with single events or a range, leased or not."""
-        spans = [(first_seq, first_seq if last_seq is None else last_seq)]
-        self._check_open()
-        self._desk.settle(self._state, None, outcome=Outcome.ACK, channel=channel, spans=spans, reason="")
+        self._ack([(channel, first_seq, first_seq if last_seq is None else last_seq)])
 
     def ack_many(self, channel: str, spans: Sequence[tuple[int, int]]) -> None:
         """Done with many ranges, with one record and one sync."""
-        self._check_open()
-        self._desk.settle(self._state, None, outcome=Outcome.ACK, channel=channel, spans=spans, reason="")
+        self._ack([(channel, first_seq, last_seq) for first_seq, last_seq in spans])
 
     def ack_segment(self, segment_seq: int) -> None:
         """Done with a whole segment."""
         meta = self._desk.find_segment(segment_seq).meta
-        self.ack(meta.channel, meta.first_seq, meta.last_seq)
+        self._ack([(meta.channel, meta.first_seq, meta.last_seq)])
 
     def ack_frame(self, slot_id: bytes, fsn: int) -> None:
-        """Done with all events that came with one frame."""
-        for channel, first_seq, last_seq in self._desk.frame_spans(slot_id, fsn):
-            self.ack(channel, first_seq, last_seq)
+        """Done with the events that came with one frame, in all channels this subscriber follows."""
+        spans = self._desk.frame_spans(slot_id, fsn)
+        if not spans:
+            raise BadRequest(f"no event of frame {fsn} of slot {slot_id.hex()} is here")
+        self._ack([span for span in spans if self._state.follows(span[0])])
+
+    def _ack(self, spans: Spans) -> None:
+        self._check_open()
+        self._desk.settle(self._state, None, outcome=Outcome.ACK, spans=spans, reason="")
 
     def lag(self) -> list[ChannelLag]:
         """Mark, gap set, and what is owed, per channel."""
@@ -277,12 +292,11 @@ class Subscriber:
     def close(self) -> None:
         """Let go of the handle; the subscriber keeps its place."""
         self._closed = True
-        with self._desk.registry.changed:
-            self._desk.registry.changed.notify_all()
+        self._desk.registry.wake()
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(what=f"subscriber {self.name}")
+        if self._closed or self._state.removed:
+            raise Closed(what=f"subscriber {self.name!r}")
         self._desk.check_open()
 
     def __enter__(self) -> Subscriber:

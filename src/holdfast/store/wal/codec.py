@@ -24,7 +24,8 @@ IPC stream, for batches with dictionaries. Arrow bytes and options are padded to
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -40,7 +41,9 @@ KIND_SCHEMA = 2
 KIND_FRAME = 3
 KIND_NAMES = {KIND_FLOORS: "floors", KIND_SCHEMA: "schema", KIND_FRAME: "frame", 0xFFFF: "close"}
 
-SMALL_BYTES = 1 << 16
+POOL = pa.system_memory_pool()
+"""Frames come and go in the order of a queue; the system's allocator gives their memory back, Arrow's own keeps it."""
+SMALL_BYTES = 1 << 18
 """Below this a copy is cheaper than one more batch."""
 JOINED_BYTES = 1 << 20
 """What small ones are joined to."""
@@ -119,42 +122,48 @@ class FrameRecord(msgspec.Struct, frozen=True, gc=False):
 def encode_batch(batch: pa.RecordBatch, *, has_dictionaries: bool) -> Payload:
     """The bytes of one batch; the one copy a frame pays."""
     if not has_dictionaries:
-        return Payload(batch.serialize(), FORM_MESSAGE, batch.num_rows)
-    sink = pa.BufferOutputStream()
+        return Payload(batch.serialize(memory_pool=POOL), FORM_MESSAGE, batch.num_rows)
+    sink = pa.BufferOutputStream(POOL)
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return Payload(sink.getvalue(), FORM_STREAM, batch.num_rows)
 
 
-def decode_batches(payloads: Iterable[Payload], schema: pa.Schema) -> list[pa.RecordBatch]:
-    """The batches of many payloads of one schema, in order.
+def decode_pieces(payloads: Iterable[Payload], schema: pa.Schema) -> list[tuple[int, Callable[[], pa.RecordBatch]]]:
+    """The batches of many payloads of one schema, in order: the rows of each, and how to make it.
 
     Large ones are views of their bytes. Neighbours that are small are read as one stream and come as one batch: a
     segment may hold tens of thousands of them, and each would cost as much as its bytes.
     """
-    batches: list[pa.RecordBatch] = []
+    pieces: list[tuple[int, Callable[[], pa.RecordBatch]]] = []
     small: list[Payload] = []
     small_bytes = 0
+
+    def join() -> None:
+        if small:
+            pieces.append((sum(payload.rows for payload in small), partial(_decode_joined, small, schema)))
+
     for payload in payloads:
         is_small = payload.form == FORM_MESSAGE and payload.buffer.size < SMALL_BYTES
         if not is_small or small_bytes >= JOINED_BYTES:
-            batches += _decode_small(small, schema)
+            join()
             small, small_bytes = [], 0
         if is_small:
             small.append(payload)
             small_bytes += payload.buffer.size
         else:
-            batches.append(payload.decode(schema))
-    return batches + _decode_small(small, schema)
+            pieces.append((payload.rows, partial(payload.decode, schema)))
+    join()
+    return pieces
 
 
-def _decode_small(payloads: list[Payload], schema: pa.Schema) -> list[pa.RecordBatch]:
-    if len(payloads) < 2:
-        return [payload.decode(schema) for payload in payloads]
+def _decode_joined(payloads: list[Payload], schema: pa.Schema) -> pa.RecordBatch:
+    if len(payloads) == 1:
+        return payloads[0].decode(schema)
     stream = b"".join([schema.serialize(), *[payload.buffer for payload in payloads], END_OF_STREAM])
-    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-        batches: list[pa.RecordBatch] = reader.read_all().combine_chunks().to_batches()
-    return batches
+    with pa.ipc.open_stream(pa.py_buffer(stream), memory_pool=POOL) as reader:
+        (batch,) = reader.read_all().combine_chunks(memory_pool=POOL).to_batches()
+    return batch
 
 
 def encode_floors(floors: Floors) -> NewRecord:

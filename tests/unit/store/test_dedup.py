@@ -1,0 +1,158 @@
+"""Which frames were accepted: slots for ever, GUIDs for a while."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import MINUTE, StoreConfig
+from holdfast.model.frame import Durability, EventIds, FrameReceipt, Guid, Receipt, SlotFrame
+from holdfast.model.positions import CommittedId, Fsn, Seq
+from holdfast.store import dedup as module
+from holdfast.store.catalog import Catalog
+from holdfast.store.dedup import Dedup, as_duplicate, merge_ranges
+from holdfast.testing import CrashFilesystem, ManualClock
+
+SLOT = b"sixteen bytes ok"
+
+
+class Rig:
+    """A dedup with its clock; what is looked up in segments is noted."""
+
+    def __init__(self, *, dedup_guids_max: int = 1000) -> None:
+        disk = CrashFilesystem()
+        disk.write_bytes(Path("/store/made"), b"")
+        self.clock = ManualClock()
+        self.looked_up: list[SlotFrame] = []
+        self.catalog = Catalog(disk, Path("/store"))
+        config = StoreConfig(dedup_window_ns=5 * MINUTE, dedup_guids_max=dedup_guids_max)
+        self.dedup = Dedup(config, self.clock, catalog=self.catalog, find_original=self._find_original)
+
+    def _find_original(self, frame: SlotFrame) -> FrameReceipt:
+        self.looked_up.append(frame)
+        return receipt(999)
+
+
+def receipt(seq: int) -> FrameReceipt:
+    entry = Receipt("a", Seq(seq), Seq(seq), CommittedId(seq), duplicate=False, durability=Durability.SYNCED)
+    return FrameReceipt((entry,), duplicate=False, durability=Durability.SYNCED)
+
+
+def guid(number: int) -> Guid:
+    return Guid(number.to_bytes(16, "little"))
+
+
+def frame(fsn: int, slot: bytes = SLOT) -> SlotFrame:
+    return SlotFrame(slot, Fsn(fsn))
+
+
+@pytest.mark.guarantee("G3")
+def test_slot_frame_is_known_by_slot_and_number() -> None:
+    rig = Rig()
+    assert rig.dedup.find(frame(1)) is None
+    rig.dedup.remember(frame(1), receipt(7))
+    assert rig.dedup.find(frame(1)) == as_duplicate(receipt(7))
+    assert rig.dedup.find(frame(2)) is None
+    assert rig.dedup.find(frame(1, b"another slot 16b")) is None
+
+
+@pytest.mark.guarantee("G3")
+def test_slot_frame_is_never_forgotten() -> None:
+    rig = Rig()
+    rig.dedup.remember(frame(1), receipt(7))
+    rig.clock.advance(10 * 365 * 86400)
+    assert rig.dedup.find(frame(1)) == as_duplicate(receipt(7))
+
+
+@pytest.mark.guarantee("G3")
+def test_receipt_that_is_no_longer_in_memory_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RECENT_MAX", 3)
+    rig = Rig()
+    for fsn in range(5):
+        rig.dedup.remember(frame(fsn), receipt(fsn))
+    assert rig.dedup.find(frame(4)) == as_duplicate(receipt(4))
+    assert rig.looked_up == []
+    assert rig.dedup.find(frame(0)) == as_duplicate(receipt(999))
+    assert rig.looked_up == [frame(0)]
+
+
+def test_frames_out_of_order_are_each_known() -> None:
+    rig = Rig()
+    for fsn in (5, 1, 3):
+        rig.dedup.remember(frame(fsn), receipt(fsn))
+    assert [fsn for fsn in range(7) if rig.dedup.find(frame(fsn)) is not None] == [1, 3, 5]
+
+
+@pytest.mark.guarantee("G3")
+def test_guid_is_known_until_its_window_ends() -> None:
+    rig = Rig()
+    rig.dedup.remember(guid(1), receipt(1))
+    rig.clock.advance(299.999)
+    assert rig.dedup.find(guid(1)) == as_duplicate(receipt(1))
+    rig.clock.advance(0.001)
+    assert rig.dedup.find(guid(1)) is None
+
+
+def test_jump_of_the_wall_clock_forgets_no_guid() -> None:
+    rig = Rig()
+    rig.dedup.remember(guid(1), receipt(1))
+    rig.clock.jump_wall(86400)
+    assert rig.dedup.find(guid(1)) is not None
+
+
+def test_age_at_start_counts_against_the_window() -> None:
+    rig = Rig()
+    rig.dedup.remember(guid(1), receipt(1), age_ns=4 * MINUTE)
+    rig.dedup.remember(guid(2), receipt(2), age_ns=5 * MINUTE)
+    rig.dedup.remember(guid(3), receipt(3), age_ns=-MINUTE)
+    assert (rig.dedup.find(guid(1)), rig.dedup.find(guid(2))) == (as_duplicate(receipt(1)), None)
+    rig.clock.advance(60)
+    assert rig.dedup.find(guid(1)) is None
+    rig.clock.advance(239)
+    assert rig.dedup.find(guid(3)) is not None, "a time in the future counts as now"
+
+
+@pytest.mark.guarantee("G11")
+def test_more_guids_than_allowed_forget_the_oldest_and_count_it() -> None:
+    rig = Rig(dedup_guids_max=3)
+    for number in range(5):
+        rig.dedup.remember(guid(number), receipt(number))
+    assert rig.dedup.guid_count() == 3
+    assert rig.dedup.guids_forgotten_early == 2
+    assert [number for number in range(5) if rig.dedup.find(guid(number)) is not None] == [2, 3, 4]
+
+
+@pytest.mark.guarantee("G3")
+def test_guid_that_expired_and_came_again_is_the_youngest() -> None:
+    rig = Rig(dedup_guids_max=2)
+    rig.dedup.remember(guid(1), receipt(1))
+    rig.clock.advance(200)
+    rig.dedup.remember(guid(2), receipt(2))
+    rig.clock.advance(101)
+    rig.dedup.remember(guid(1), receipt(3))
+    rig.dedup.remember(guid(3), receipt(4))
+    assert rig.dedup.find(guid(1)) == as_duplicate(receipt(3)), "the older one had to go"
+    assert rig.dedup.find(guid(2)) is None
+
+
+def test_expired_guids_leave_memory_when_others_come() -> None:
+    rig = Rig()
+    for number in range(100):
+        rig.dedup.remember(guid(number), receipt(number))
+    rig.clock.advance(301)
+    rig.dedup.remember(guid(1000), receipt(1))
+    assert rig.dedup.guid_count() == 1
+    assert rig.dedup.guids_forgotten_early == 0
+
+
+def test_frames_without_identity_or_with_event_ids_are_not_known_here() -> None:
+    rig = Rig()
+    for identity in (None, EventIds("id")):
+        rig.dedup.remember(identity, receipt(1))
+        assert rig.dedup.find(identity) is None
+
+
+def test_single_numbers_become_ranges() -> None:
+    assert merge_ranges([5, 1, 2, 3, 9, 5]) == [(1, 3), (5, 5), (9, 9)]
+    assert merge_ranges([]) == []
