@@ -3,8 +3,8 @@
 Programs hand it events; it keeps every one of them through crashes, outages and restarts; readers take them from there,
 each at its own pace. The parts, in the order an event meets them:
 
-    cli         the command `holdfast`: demo, inspect, verify
-    store       accepts frames, logs them, seals them into Arrow segments, reads them back, recovers
+    cli         the command `holdfast`: a demo, looking into a store, verifying and repairing it
+    store       accepts frames, logs them, seals them into Arrow segments; subscribers, retention, recovery, repair
     model       the words every part shares, as types: names, positions, frames, schemas
     disk        the seam to the disk: what each call promises, checksums, records, one append log
     testing     honest fakes that we ship: a disk that loses power, a clock that is set by hand

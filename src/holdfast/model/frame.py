@@ -55,8 +55,7 @@ class EventIds:
 Identity: TypeAlias = SlotFrame | Guid | EventIds | None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """The part of a frame that goes to one channel."""
 
     channel: str

@@ -100,7 +100,7 @@ class IntervalSet:
     def highest_missing(self, first: int, last: int) -> tuple[int, int] | None:
         """The highest range of `first..last` that is not in the set."""
         index = bisect_right(self._firsts, last) - 1
-        while index >= 0 and self._lasts[index] >= last and last >= first:
+        while index >= 0 and self._lasts[index] >= last >= first:
             last = self._firsts[index] - 1
             index -= 1
         if last < first:

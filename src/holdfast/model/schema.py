@@ -57,6 +57,9 @@ __all__ = [
 SYSTEM_COLUMNS = ("_seq", "_committed_id", "_ingested_at", "_channel", "_slot_id", "_fsn")
 """Columns a reader may ask for; no event may bring its own."""
 
+SMALL_ROWS, SMALL_COLUMNS = 1024, 16
+"""Up to here, looking at every value costs no more than measuring first: each call into Arrow lets other threads in."""
+
 RESERVED_PREFIX = "_holdfast"
 NAME_BYTES_MAX = 1024  # names are repeated in every segment and every error text
 METADATA_BYTES_MAX = 1 << 20  # pandas describes 2,048 columns in about 400 KiB
@@ -197,12 +200,19 @@ def check_batch(
     """Raise `InvalidBatch` unless every value may be stored. A batch of no rows passes.
 
     The order matters: shallow structure, then size, then every value. A small message that claims to be huge is
-    refused before anything is done in proportion to its claim.
+    refused before anything is done in proportion to its claim. A batch of few rows and columns cannot claim much and is
+    measured last.
     """
     checked = check_schema(channel, batch.schema, limits, known=checked)
     try:
-        _check_size(batch, limits, checked)
+        _check_bound("rows", batch.num_rows, limits.rows_max)
+        is_small = batch.num_rows <= SMALL_ROWS and batch.num_columns <= SMALL_COLUMNS and not checked.hidden
+        if not is_small:
+            _validate(batch, full=False)  # without it, measuring could read outside of a buffer
+            _check_size(batch, limits, checked)
         _validate(batch, full=True)
+        if is_small:
+            _check_size(batch, limits, checked)
         for i in checked.required:
             path = forbidden_null(checked.schema.field(i), batch.column(i))
             if path is not None:
@@ -212,8 +222,6 @@ def check_batch(
 
 
 def _check_size(batch: pa.RecordBatch, limits: BatchLimits, checked: CheckedSchema) -> None:
-    _check_bound("rows", batch.num_rows, limits.rows_max)
-    _validate(batch, full=False)  # without it, measuring could read outside of a buffer
     size_bytes = pa.ipc.get_record_batch_size(batch)
     if checked.hidden:
         size_bytes += sum(hidden_bytes(batch.column(i)) for i in checked.hidden)

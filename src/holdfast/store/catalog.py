@@ -350,8 +350,8 @@ class Catalog:
         metas = [segment.meta for segment in self.segments(channel_id)]
         return min((meta.last_event_time_ns or meta.last_ingested_at_ns for meta in metas), default=None)
 
-    def evict(self, segments: Sequence[PublishedSegment]) -> None:
-        """Forget segments; their files are noted as doomed until they are gone."""
+    def evict(self, segments: Sequence[PublishedSegment], losses: Iterable[Loss] = ()) -> None:
+        """Forget segments; their files are noted as doomed until they are gone. `losses` are those no log tells of."""
         numbers = [(segment.meta.segment_seq,) for segment in segments]
         spans = [(segment.channel_id, segment.meta.first_seq, segment.meta.last_seq) for segment in segments]
         doomed = [(segment.meta.segment_seq, segment.channel_id) for segment in segments]
@@ -361,6 +361,7 @@ class Catalog:
             change.executemany("DELETE FROM event_ids WHERE channel_id = ? AND seq BETWEEN ? AND ?", spans)
             change.executemany("INSERT OR REPLACE INTO doomed VALUES (?, ?)", doomed)
             _add_gone(change, spans, reason="evicted")
+            _add_losses(change, losses)
 
     def gone(self, channel_id: int) -> list[tuple[int, int, str]]:
         """(first seq, last seq, reason) of what no segment of a channel holds any more, ascending."""
@@ -380,10 +381,11 @@ class Catalog:
         """All losses since the store was created, up to the last checkpoint of the acknowledgement log."""
         return [Loss(*row) for row in self._database.query("SELECT * FROM losses ORDER BY channel, subscriber, reason")]
 
-    def set_floor(self, channel_id: int, first_seq: int) -> None:
-        """Events of a channel below `first_seq` are gone for ever."""
+    def set_floor(self, channel_id: int, first_seq: int, losses: Iterable[Loss] = ()) -> None:
+        """Events of a channel below `first_seq` are gone for ever. `losses` are those no log tells of."""
         with self._translated(), self._database.transaction() as change:
             _put(change, "floors", (channel_id, first_seq))
+            _add_losses(change, losses)
 
     def floors(self) -> dict[int, int]:
         """Per channel the first event that is left, where a limit discarded some."""

@@ -214,10 +214,13 @@ class Committer(GroupWorker[Pending]):
 
     def _full_channel(self, pending: Pending, group: _Group) -> ChannelFull | None:
         """The limit that a frame would pass, of a channel that refuses new events."""
+        refusing = [entry for entry in pending.entries if entry.channel.limits.discard == "new"]
+        if not refusing:
+            return None
         events, size_bytes = Counter(group.added_events), Counter(group.added_bytes)
-        for entry in pending.entries:
+        for entry in refusing:
             channel, limits = entry.channel, entry.channel.limits
-            if limits.discard != "new" or (rows := _new_events(entry)) == 0:
+            if (rows := _new_events(entry)) == 0:
                 continue
             events[channel] += rows
             size_bytes[channel] += entry.payload.buffer.size
@@ -255,7 +258,7 @@ class Committer(GroupWorker[Pending]):
                 places.append(
                     EntryPlace(entry.channel.id, entry.version.id, chunk.run.first_seq, entry.payload, entry.options)
                 )
-        duplicate = all(receipt.duplicate for receipt in receipts) and bool(receipts)
+        duplicate = all([receipt.duplicate for receipt in receipts])  # a frame has at least one entry
         receipt = FrameReceipt(tuple(receipts), duplicate, self._durability)
         group.answers.append((pending, receipt))
         if not places:

@@ -15,6 +15,8 @@ from holdfast.errors import Closed
 GROUP_BYTES_MAX = 8 << 20
 """A group beyond this gains nothing from one more item and only delays its answers."""
 GROUP_ITEMS_MAX = 4096
+LINGER_S = 0.0005
+"""How long a group waits for company: about one sync of a fast disk."""
 
 Item = TypeVar("Item")
 
@@ -27,6 +29,8 @@ class GroupWorker(Generic[Item]):
         self._queue: deque[Item] = deque()
         self._turn = threading.Condition()
         self._closed = False
+        self._awaited = 1  # how many items in the queue wake the worker
+        self._goal = 1  # how many items a group should have
 
     def process(self, group: list[Item]) -> None:
         """Handle a group, and answer each of its items."""
@@ -49,7 +53,7 @@ class GroupWorker(Generic[Item]):
             if self._closed:
                 raise Closed(what=self._what)
             self._queue.append(item)
-            if len(self._queue) == 1:
+            if len(self._queue) == self._awaited:
                 self._turn.notify()
 
     def close(self) -> None:
@@ -75,11 +79,28 @@ class GroupWorker(Generic[Item]):
         group: list[Item] = []
         size = 0
         with self._turn:
-            if wait and not self._queue and not self._closed:
-                self._turn.wait(self.seconds_until_due())
+            if wait and not self._closed:
+                self._gather()
             while self._queue and len(group) < GROUP_ITEMS_MAX:
                 size += self.item_bytes(self._queue[0])
                 if group and size > GROUP_BYTES_MAX:
                     break
                 group.append(self._queue.popleft())
         return group
+
+    def _gather(self) -> None:
+        """Wait for an item, then a moment for as many as came the last time.
+
+        While callers are faster than the disk the goal doubles; a group that stays below it sets it to its own size. So
+        a lone caller never waits for company, and a crowd shares the cost of a turn.
+        """
+        if not self._queue:
+            self._turn.wait(self.seconds_until_due())
+        elif len(self._queue) >= self._goal:
+            self._goal = min(2 * self._goal, GROUP_ITEMS_MAX)
+        if 0 < len(self._queue) < self._goal and not self._closed:
+            self._awaited = self._goal
+            self._turn.wait(LINGER_S)
+            self._awaited = 1
+        if len(self._queue) < self._goal:
+            self._goal = max(1, len(self._queue))

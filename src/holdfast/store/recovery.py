@@ -115,7 +115,7 @@ def recover(
     orphans, removed = _check_segments(filesystem, directory, state)
     replay = _Replay(state)
     cut, unclean = _read_wal(filesystem, directory, state, replay)
-    removed += _resolve_orphans(filesystem, orphans, state, unsynced=unclean)
+    removed += _resolve_orphans(filesystem, orphans, state)
     skipped = _skip_numbers(state) if unclean else 0
     state.report = RecoveryReport(
         created=created,
@@ -377,11 +377,11 @@ class _Replay:
 # -- 4. orphans -----------------------------------------------------------------------------------------------------
 
 
-def _resolve_orphans(filesystem: Filesystem, orphans: list[Path], state: Recovered, *, unsynced: bool) -> list[Path]:
+def _resolve_orphans(filesystem: Filesystem, orphans: list[Path], state: Recovered) -> list[Path]:
     """A crash between rename and publish leaves a complete file; the log has its events, so the file goes.
 
     So does one whose events were published later under another number, because the sync of its directory had failed.
-    `unsynced`: the log was weak and lost its end; the file's events were accepted without a sync and go too.
+    Under a weak flush policy too: the log is synced before a segment is written.
     """
     covered: dict[str, tuple[int, int]] = {}
     for channel, chunk in state.chunks:
@@ -396,7 +396,7 @@ def _resolve_orphans(filesystem: Filesystem, orphans: list[Path], state: Recover
         known = state.channels.get(path.parent.name)
         needed_from = max(meta.first_seq, known.published_seq + 1 if known else 1)
         first, last = covered.get(path.parent.name, (0, -1))
-        if not unsynced and needed_from <= meta.last_seq and not first <= needed_from <= meta.last_seq <= last:
+        if needed_from <= meta.last_seq and not first <= needed_from <= meta.last_seq <= last:
             raise CorruptData(
                 file=path,
                 offset_bytes=0,

@@ -176,25 +176,21 @@ class Scrubber:
             if self._findings.pop(number, None) is not None:
                 self._reader.judge(number, None)
             return
-        if number not in self._findings and len(self._findings) < FINDINGS_MAX:
-            event(
-                "store.scrub.damage",
-                level=logging.WARNING,
-                file=damage.file,
-                offset_bytes=damage.offset_bytes,
-                reason=damage.reason,
-            )
-            self._findings[number] = ScrubFinding(
-                segment.meta.channel,
-                number,
-                segment.meta.first_seq,
-                segment.meta.last_seq,
-                str(damage.file),
-                damage.offset_bytes,
-                damage.reason,
-                self._ground.clock.wall_ns(),
-            )
         self._reader.judge(number, damage)
+        if number in self._findings or len(self._findings) >= FINDINGS_MAX:
+            return
+        self._findings[number] = ScrubFinding(
+            segment.meta.channel,
+            number,
+            segment.meta.first_seq,
+            segment.meta.last_seq,
+            str(damage.file),
+            damage.offset_bytes,
+            damage.reason,
+            self._ground.clock.wall_ns(),
+        )
+        place = {"file": damage.file, "offset_bytes": damage.offset_bytes}
+        event("store.scrub.damage", level=logging.WARNING, **place, reason=damage.reason)
 
     def _close_file(self) -> None:
         if self._file is not None:

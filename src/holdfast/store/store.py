@@ -148,6 +148,7 @@ class Store:
         oldest = self._tail.oldest_file(active=log.number)
         self._catalog.set_meta(wal_cursor=log.file_start(oldest))
         log.trim(keep_from_number=oldest)
+        self._tail.note_wal_bytes(log.size_bytes())
         self._remember(state)
         self._touched = Touched(channel.id for channel in self._channels)
         self._desk = SubscriberDesk(
@@ -237,14 +238,14 @@ class Store:
             future.set_result(known)
             return future
         prepared = [self._prepare(entry, identity) for entry in entries]
-        size = sum(entry.payload.buffer.size for entry in prepared)
+        size = sum([entry.payload.buffer.size for entry in prepared])
         if size > self.config.frame_bytes_max:
             raise InvalidBatch(
                 channel=entries[0].channel,
                 reason=f"the frame has {size} bytes, frame.max_size is {self.config.frame_bytes_max}",
             )
         self._reserve(size, wait=wait, capped=capped)
-        pending = Pending(prepared, identity, size, checksum_payloads(entry.payload for entry in prepared))
+        pending = Pending(prepared, identity, size, checksum_payloads([entry.payload for entry in prepared]))
         self._committer_of().submit(pending)
         if self._inline:
             self._run_inline()

@@ -185,7 +185,7 @@ class Tail:
         return self._waiting > 0
 
     def _charged(self) -> int:
-        unsealed = self._queued_bytes + self._open_bytes + self._cut_bytes
+        unsealed = 2 * self._queued_bytes + self._open_bytes + self._cut_bytes  # what is queued goes to log and segment
         return self._segment_bytes + self._wal_bytes + unsealed
 
     def _full(self, size_bytes: int, *, capped: bool = True) -> bool:
@@ -193,7 +193,7 @@ class Tail:
 
     def _over_cap(self, size_bytes: int) -> bool:
         cap = self._config.retention_size_cap_bytes
-        return cap > 0 and self._charged() + size_bytes > cap
+        return cap > 0 and self._charged() + 2 * size_bytes > cap
 
     def _over_memory(self, size_bytes: int) -> bool:
         used = self._queued_bytes + self._open_bytes + self._cut_bytes

@@ -42,6 +42,7 @@ class Amendment:
     readers: Snapshot | None = None
     slots: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
     floors: dict[int, int] = field(default_factory=dict)
+    partition_floors: Sequence[tuple[int, str, int]] = ()
     doomed: dict[int, int] = field(default_factory=dict)
 
 
@@ -60,6 +61,8 @@ def amend(database: Database, amendment: Amendment, *, event_ids: Iterable[list[
             _merge_slot(change, slot_id, ranges_of_slot)
         for channel_id, first_seq in amendment.floors.items():
             _put(change, "floors", (channel_id, first_seq))
+        for row in amendment.partition_floors:
+            _put(change, "partition_floors", row)
         change.executemany("INSERT OR REPLACE INTO doomed VALUES (?, ?)", list(amendment.doomed.items()))
         _add_losses(change, amendment.losses)
         if amendment.readers is not None:

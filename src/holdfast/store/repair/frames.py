@@ -11,8 +11,8 @@ How seqs that are missing between two known places are told apart:
   closed: skipped by an earlier start, never given to an event;
 - anything else: a suspect. What no other file holds is lost.
 
-A channel that is not named again after a hole may have lost events in it, too. committed_ids count all events, so those
-that are missing (`gaps`) tell how many, but not of which of those channels (`silent`).
+A channel that is not named again after a hole may have lost events in it, too. committed_ids count all events, so they
+tell how many more than those of the other channels are missing (`unassigned`), but not of which of them (`silent`).
 """
 
 from __future__ import annotations
@@ -175,10 +175,8 @@ class LogWalk:
         self._next_committed_id: int | None = None
         self._unread_bytes = 0
         self._heard: set[int] = set()
-        self.gaps = IntervalSet()
-        """committed_ids that no record of the log has, though later ones have theirs."""
-        self.jumped: dict[int, IntervalSet] = {}
-        """The suspects that such gaps explain."""
+        self._missing_ids = self._missing_seqs = 0
+        self._begun = False
         self.told: dict[int, int] = {}
         """Channel id to the next seq, by what the log alone says."""
         self.suspects: dict[int, IntervalSet] = {}
@@ -188,6 +186,11 @@ class LogWalk:
     def next_seqs(self) -> dict[int, int]:
         """Channel id to the lowest seq that nothing ever named."""
         return self._expected
+
+    @property
+    def unassigned(self) -> int:
+        """How many events are missing in the log besides those of channels that are named again."""
+        return max(0, self._missing_ids - self._missing_seqs)
 
     @property
     def silent(self) -> set[int]:
@@ -223,31 +226,35 @@ class LogWalk:
         before = self._before
         may_skip = before is None or (before.weak and not before.closed)
         expected_id = self._next_committed_id
-        if not (may_skip and expected_id and (floors.committed_id - expected_id) % UNSYNCED_EVENTS_MAX == 0):
+        skips = may_skip and expected_id is not None and (floors.committed_id - expected_id) % UNSYNCED_EVENTS_MAX == 0
+        if expected_id is not None and not skips:
             self._count(floors.committed_id)
         self._next_committed_id = floors.committed_id
         for channel_id, _, next_seq in floors.channels:
             expected = self._expected.get(channel_id, 1 if self._complete else next_seq)
-            self._heard.add(channel_id)
             if may_skip and (next_seq - expected) % UNSYNCED_EVENTS_MAX == 0:
                 _add(self.skipped, channel_id, expected, next_seq - 1)
+                self.told[channel_id] = next_seq
             else:
-                self._jump(channel_id, expected, next_seq)
-            self._expected[channel_id] = max(expected, next_seq)
-            self.told[channel_id] = next_seq
-            self.numbers.channel_id = max(self.numbers.channel_id, channel_id + 1)
+                _add(self.suspects, channel_id, expected, next_seq - 1)
+            self._hear(channel_id, next_seq, next_seq)
+        self._begun = True
+
+    def _hear(self, channel_id: int, first_seq: int, next_seq: int) -> None:
+        """A record names a channel: events from `first_seq` on, so that it goes on at `next_seq`."""
+        told = self.told.get(channel_id, 1 if self._begun else first_seq)
+        self._missing_seqs += max(0, first_seq - told)
+        self.told[channel_id] = next_seq
+        self._heard.add(channel_id)
+        self._expected[channel_id] = max(self._expected.get(channel_id, 1), next_seq)
+        self.numbers.channel_id = max(self.numbers.channel_id, channel_id + 1)
 
     def _count(self, committed_id: int) -> None:
         """Events are missing if committed_ids are; behind a hole at the very beginning, as many as fit into it."""
         first = self._next_committed_id or max(1, committed_id - EVENTS_PER_BYTE * self._unread_bytes)
         if first < committed_id:
-            self.gaps.add(first, committed_id - 1)
+            self._missing_ids += committed_id - first
             self._heard.clear()
-
-    def _jump(self, channel_id: int, expected: int, next_seq: int) -> None:
-        """Seqs of a channel are missing."""
-        _add(self.suspects, channel_id, expected, next_seq - 1)
-        _add(self.jumped, channel_id, expected, next_seq - 1)
 
     def _frame(self, found: FoundLog, frame: FrameRecord) -> Iterator[Piece]:
         committed_id = frame.first_committed_id
@@ -255,11 +262,8 @@ class LogWalk:
         for entry in frame.entries:
             end_seq = entry.first_seq + entry.payload.rows
             expected = self._expected.get(entry.channel_id, 1 if self._complete else entry.first_seq)
-            self._jump(entry.channel_id, expected, entry.first_seq)
-            self._heard.add(entry.channel_id)
-            self._expected[entry.channel_id] = max(expected, end_seq)
-            self.told[entry.channel_id] = end_seq
-            self.numbers.channel_id = max(self.numbers.channel_id, entry.channel_id + 1)
+            _add(self.suspects, entry.channel_id, expected, entry.first_seq - 1)
+            self._hear(entry.channel_id, entry.first_seq, end_seq)
             piece = self._piece(found, frame, entry, committed_id)
             if piece is None:
                 _add(self.suspects, entry.channel_id, entry.first_seq, end_seq - 1)

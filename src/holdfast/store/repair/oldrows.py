@@ -32,6 +32,7 @@ class OldRows:
         following = contents.number("next_subscriber_id") or max((note.subscriber_id for note in notes), default=0) + 1
         self.readers = Snapshot(following, tuple(notes), tuple(progress))
         self.floors: dict[int, int] = {row[0]: row[1] for row in self._rows("floors")}
+        self.partition_floors: list[tuple[int, str, int]] = [row[:3] for row in self._rows("partition_floors")]
         self.doomed: dict[int, int] = {row[0]: row[1] for row in self._rows("doomed")}
         self.losses = [Loss(*row) for row in self._rows("losses")]
         self.gone: dict[int, list[tuple[int, int, str]]] = {}

@@ -182,6 +182,7 @@ class Operation:
             readers=survey.readers if stock.replace_ack else None,
             slots=survey.contents.slots if stock.rebuild else {},
             floors=survey.floors if stock.rebuild else {},
+            partition_floors=survey.partition_floors if stock.rebuild else (),
             doomed=survey.doomed if stock.rebuild else {},
         )
 

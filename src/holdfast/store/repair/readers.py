@@ -4,13 +4,14 @@ Promise: every intact record counts, also behind a damaged one: outcomes are fac
 does not matter. What is lost with a damaged record costs redelivery; no mark moves back and none passes what was not
 settled.
 
-The catalog says who is registered. Without it, the newest snapshot of the log does: a subscriber that registered after
-it is not known any more, one that was removed after it is back.
+The catalog says who is registered. Without it, the newest snapshot of the log does: one that was removed after it is
+back. One that registered after it is known only by its answers. It gets the name `lost-<number>` and goes on pinning
+what it did not confirm, until somebody removes it: retention must not delete what its owner may still want.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.inspect.logs import MAKES_NO_SENSE
@@ -25,13 +26,17 @@ from holdfast.store.subscribers.acklog import (
 from holdfast.store.subscribers.notes import ProgressNote, Snapshot, SubscriberNote
 from holdfast.store.subscribers.progress import Outcome
 
+LOST_PREFIX = "lost-"
 
-def gather_readers(logs: Sequence[FoundLog], known: Snapshot, *, complete: bool) -> Snapshot:
+
+def gather_readers(logs: Sequence[FoundLog], known: Snapshot, *, complete: bool, names: Mapping[int, str]) -> Snapshot:
     """All that is known of subscribers. `known` is what the catalog says; `complete`: it can be believed."""
     snapshots, outcomes = _records(logs)
     notes = {note.subscriber_id: note for note in known.subscribers}
-    if not complete and snapshots:
-        notes |= {note.subscriber_id: note for note in snapshots[-1].subscribers}
+    if not complete:
+        notes |= {note.subscriber_id: note for snapshot in snapshots[-1:] for note in snapshot.subscribers}
+        progress_of = [item for source in (known, *snapshots) for item in source.progress]
+        notes |= _nameless(notes, [*progress_of, *outcomes], names)
     starts: dict[tuple[int, int], int] = {}
     ranges: dict[tuple[int, int], IntervalSet] = {}
     for item in (item for source in (known, *snapshots) for item in source.progress):
@@ -49,6 +54,20 @@ def gather_readers(logs: Sequence[FoundLog], known: Snapshot, *, complete: bool)
         [known.next_subscriber_id, *(item.next_subscriber_id for item in snapshots), *_after(notes, outcomes)]
     )
     return Snapshot(following, tuple(notes.values()), tuple(progress))
+
+
+def _nameless(
+    notes: dict[int, SubscriberNote], answers: Iterable[ProgressNote | OutcomeRecord], names: Mapping[int, str]
+) -> dict[int, SubscriberNote]:
+    """Subscribers that nothing names, with the channels in which they answered."""
+    followed: dict[int, set[str]] = {}
+    for answer in answers:
+        if answer.subscriber_id not in notes and answer.channel_id in names:
+            followed.setdefault(answer.subscriber_id, set()).add(names[answer.channel_id])
+    return {
+        number: SubscriberNote(number, f"{LOST_PREFIX}{number}", tuple(sorted(channels)), False, 0)
+        for number, channels in followed.items()
+    }
 
 
 def _records(logs: Iterable[FoundLog]) -> tuple[list[Snapshot], list[OutcomeRecord]]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.committer import UNSYNCED_EVENTS_MAX
 from holdfast.store.repair.frames import EVENTS_PER_BYTE, Numbers
+from holdfast.store.repair.readers import LOST_PREFIX
 from holdfast.store.repair.segments import MISSING, FoundSegment
 from holdfast.store.repair.survey import NEWEST_MISSING, Span, Survey, Unfinished
 
@@ -116,6 +117,12 @@ def take_stock(survey: Survey) -> Stock:
         _add_all(stock.harvested, span[0], harvester.from_log(*span))
     skip = _set_numbers(survey, stock)
     accounts = _Accounts(survey, stock, skip=skip)
+    for note in survey.readers.subscribers if stock.rebuild else ():
+        if note.name.startswith(LOST_PREFIX):
+            stock.uncertain.append(
+                f"a subscriber of {', '.join(note.patterns)} is known only by its answers: it is called {note.name} "
+                "now and keeps what it did not confirm, until it is removed"
+            )
     for name in stock.channel_ids:
         accounts.settle(name)
     return stock
@@ -292,8 +299,8 @@ def _skip(survey: Survey, stock: Stock) -> int:
         return _whole_steps(unread)
     if last.torn_bytes:
         stock.uncertain.append(
-            f"{last.path.name}: the last {last.torn_bytes} bytes, from byte {last.end_offset} on, are of a write that was "
-            "never finished; they are cut off, as by any start"
+            f"{last.path.name}: the last {last.torn_bytes} bytes, from byte {last.end_offset} on, are of a write that "
+            "was never finished; they are cut off, as by any start"
         )
     return UNSYNCED_EVENTS_MAX if last.weak and not last.closed else 0
 
@@ -339,15 +346,12 @@ class _Accounts:
     def _assign_the_rest(self) -> None:
         """Events are missing of channels that nothing names afterwards: told by committed_ids, not by seqs."""
         survey, stock = self._survey, self._stock
-        names = survey.lexicon.names
-        assigned = sum(
-            last - first + 1
-            for channel_id, ranges in survey.walk.jumped.items()
-            for jump in ranges
-            for first, last in self._there.get(names.get(channel_id, ""), IntervalSet()).missing(*jump)
+        walk = survey.walk
+        silent = sorted(name for name, number in stock.channel_ids.items() if number in walk.silent)
+        numbers = [stock.channel_ids[name] for name in silent]
+        events = walk.unassigned - sum(
+            max(0, survey.published.get(number, 1) - walk.told.get(number, 1)) for number in numbers
         )
-        events = sum(last - first + 1 for first, last in survey.unread_ids) - assigned
-        silent = sorted(name for name, number in stock.channel_ids.items() if number in survey.walk.silent)
         if events <= 0:
             return
         if len(silent) == 1:  # nobody else can have lost them

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from holdfast.disk.appendlog import log_path
 from holdfast.disk.filesystem import Filesystem
-from holdfast.model.intervals import IntervalSet
 from holdfast.model.names import DEAD_SUFFIX
 from holdfast.store.catalog import CATALOG_NAME, Loss
 from holdfast.store.ground import ACK_DIR, WAL_DIR
@@ -83,6 +82,7 @@ class Survey:
     gone: dict[int, list[tuple[int, int, str]]]
     doomed: dict[int, int]
     floors: dict[int, int]
+    partition_floors: tuple[tuple[int, str, int], ...]
     losses: tuple[Loss, ...]
     readers: Snapshot
     wal: tuple[FoundLog, ...]
@@ -93,8 +93,8 @@ class Survey:
     walk: LogWalk
     log_spans: tuple[Span, ...]
     """What the log holds, in its order."""
-    unread_ids: IntervalSet
-    """committed_ids that neither a record of the log nor a segment has, though later records have theirs."""
+    published: dict[int, int]
+    """Channel id to the next seq after everything published, evicted or not."""
     segments: tuple[FoundSegment, ...]
     """Files and rows, without the evicted ones that the next start deletes."""
     parts: dict[Path, tuple[Span, ...]]
@@ -132,11 +132,11 @@ def survey_store(
     store_id = contents.store_id or _store_id(filesystem, files)
     path = directory / (NEW_CATALOG_NAME if interrupted else CATALOG_NAME)
     with old_rows(filesystem, path, contents) as rows:
-        doomed = set(rows.doomed)
+        doomed = {} if distrust else rows.doomed  # these rows carry no checksum, and a start deletes what they name
         segments = tuple(_segments(filesystem, files, contents, store_id=store_id, doomed=doomed, prove=prove_segments))
         logs = _Logs(filesystem, files, store_id)
-        logs.read_acks(rows, complete=not distrust)
         logs.read_wal(segments, contents, complete=not distrust)
+        logs.read_acks(rows, complete=not distrust)
         return Survey(
             files=files,
             contents=contents,
@@ -144,8 +144,9 @@ def survey_store(
             interrupted=interrupted,
             store_id=store_id,
             gone=rows.gone,
-            doomed=rows.doomed,
+            doomed=doomed,
             floors=rows.floors,
+            partition_floors=tuple(rows.partition_floors),
             losses=tuple(rows.losses),
             readers=logs.readers,
             wal=logs.wal,
@@ -155,7 +156,7 @@ def survey_store(
             lexicon=logs.lexicon,
             walk=logs.walk,
             log_spans=tuple(logs.spans),
-            unread_ids=_unread_ids(filesystem, logs.walk.gaps, segments),
+            published=logs.published,
             segments=segments,
             parts={found.path: tuple(_spans(filesystem, found)) for found in segments if not found.intact},
             signals=_signals(segments),
@@ -196,7 +197,7 @@ def _segments(
     contents: CatalogContents,
     *,
     store_id: bytes,
-    doomed: set[int],
+    doomed: dict[int, int],
     prove: bool,
 ) -> Iterator[FoundSegment]:
     rows = {segment_path(files.directory, contents, row): row for row in contents.segments}
@@ -214,16 +215,6 @@ def _signals(segments: Sequence[FoundSegment]) -> dict[str, str]:
 def _spans(filesystem: Filesystem, found: FoundSegment) -> Iterator[Span]:
     for piece in segment_pieces(filesystem, found):
         yield piece.channel, piece.first_seq, piece.last_seq
-
-
-def _unread_ids(filesystem: Filesystem, gaps: IntervalSet, segments: Sequence[FoundSegment]) -> IntervalSet:
-    unread = IntervalSet(gaps)
-    for found in segments:
-        meta = found.meta
-        if meta is not None and unread.overlap(meta.first_committed_id, meta.last_committed_id):
-            for run in (run for piece in segment_pieces(filesystem, found) for run in piece.runs):
-                unread.discard(run.first_committed_id, run.first_committed_id + run.rows - 1)
-    return unread
 
 
 # ----------------------------------------------------------------------------------------------------------------- logs
@@ -249,13 +240,13 @@ class _Logs:
         self.wal: tuple[FoundLog, ...] = ()
         self.ack: tuple[FoundLog, ...] = ()
         self.readers = Snapshot(1, (), ())
-        self._published: dict[int, int] = {}
+        self.published: dict[int, int] = {}
         self.spans: list[Span] = []
 
     def read_acks(self, rows: OldRows, *, complete: bool) -> None:
         """Who reads, and how far. The files are small: a checkpoint every few seconds lets them go."""
         found = list(found_logs(self._filesystem, self._files.ack_logs, name=ACK_NAME, store_id=self._store_id))
-        self.readers = gather_readers(found, rows.readers, complete=complete)
+        self.readers = gather_readers(found, rows.readers, complete=complete, names=self.lexicon.names)
         self.ack = tuple(item.without_records() for item in found)
 
     def read_wal(self, segments: Sequence[FoundSegment], contents: CatalogContents, *, complete: bool) -> None:
@@ -268,8 +259,8 @@ class _Logs:
             self.lexicon.learn_schema(row.name, pa.ipc.read_schema(pa.py_buffer(row.schema)))
         for found in self._wal_files():
             self.lexicon.learn(found)
-        self._published = _published_seqs(contents, segments, self.lexicon, complete=complete)
-        self.walk = LogWalk(self.lexicon, published=self._published, complete=complete)
+        self.published = _published_seqs(contents, segments, self.lexicon, complete=complete)
+        self.walk = LogWalk(self.lexicon, published=self.published, complete=complete)
         light = []
         for found in self._wal_files():
             self.spans += [(piece.channel, piece.first_seq, piece.last_seq) for piece in self.walk.file(found)]
@@ -293,7 +284,7 @@ class _Logs:
             return
         last = self.wal[-1]
         for channel_id, next_seq in self.walk.told.items():
-            if next_seq < self._published.get(channel_id, 1):
+            if next_seq < self.published.get(channel_id, 1):
                 yield Problem(log_path(last.path.parent, WAL_NAME, last.number + 1), 0, NEWEST_MISSING)
                 return
 

@@ -29,7 +29,7 @@ from typing import Any
 from holdfast.disk.filesystem import Filesystem, Mode
 from holdfast.disk.openfiles import OpenFiles
 from holdfast.errors import DamagedData
-from holdfast.store.catalog import PublishedSegment, segment_file_name
+from holdfast.store.catalog import Loss, PublishedSegment, segment_file_name
 from holdfast.store.channels import Channel
 from holdfast.store.ground import Ground
 from holdfast.store.segments.metadata import SegmentMeta
@@ -75,15 +75,15 @@ class Evictor:
         with self._counting:
             return replace(self._statistics, evictions=Counter(self._statistics.evictions))
 
-    def evict(self, channel: Channel, segments: Sequence[PublishedSegment], *, reason: str) -> int:
-        """Tell, forget and delete; returns the bytes freed."""
+    def evict(self, channel: Channel, segments: Sequence[PublishedSegment], *, reason: str, told: bool = False) -> int:
+        """Tell, unless that is done, forget and delete; returns the bytes freed."""
         if not segments:
             return 0
         going = [
             Going(item.meta.first_seq, item.meta.last_seq, item.size_bytes, item.meta.segment_seq) for item in segments
         ]
-        self._tell(channel, going, reason)
-        self._ground.catalog.evict(segments)
+        losses = [] if told else self.tell(channel, going, reason=reason)
+        self._ground.catalog.evict(segments, losses)
         if self._desk.owes(channel, going):  # to one who registered between the two
             self._desk.tell_going(channel, going, reason=GONE)
         freed = sum(segment.size_bytes for segment in segments)
@@ -95,20 +95,20 @@ class Evictor:
         self._remove(channel, {segment.meta.segment_seq: segment.meta for segment in segments})
         return freed
 
-    def tell_dropped(self, channel: Channel, going: Sequence[Going], *, reason: str) -> None:
-        """Events below a channel's new floor are gone for everybody who is still owed them."""
-        self._tell(channel, going, reason)
-
-    def _tell(self, channel: Channel, going: Sequence[Going], reason: str) -> None:
+    def tell(self, channel: Channel, going: Sequence[Going], *, reason: str) -> list[Loss]:
+        """Tell everybody who is owed what goes. Returns the loss where that is nobody, to be counted as it goes."""
         if reason == ACKED:
-            return
+            return []
+        losses = self._desk.unread(channel, going, reason=reason)
         told = self._desk.tell_going(channel, going, reason=reason)
         with self._counting:
+            self._statistics.dropped_segments += sum(loss.segments for loss in losses)
             for outcome in told:
                 if outcome.segment_seq and outcome.subscriber_id == NOBODY_ID:
                     self._statistics.dropped_segments += 1
                 elif outcome.segment_seq:
                     self._statistics.subscriber_dropped_segments += 1
+        return losses
 
     # -- files ------------------------------------------------------------------------------------------------------
 

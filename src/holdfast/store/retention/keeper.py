@@ -168,11 +168,11 @@ class Keeper:
             self._catalog.set_meta(trusted_time_ns=now_ns)
             self._noted_ns = now_ns
 
-    def _evict(self, channel: Channel, segments: Iterable[PublishedSegment], *, reason: str) -> int:
+    def _evict(self, channel: Channel, segments: Iterable[PublishedSegment], *, reason: str, told: bool = False) -> int:
         """Evict segments of one channel, some at a time; returns the bytes freed."""
         rest, freed = iter(segments), 0
         while batch := list(islice(rest, BATCH)):
-            freed += self._evictor.evict(channel, batch, reason=reason)
+            freed += self._evictor.evict(channel, batch, reason=reason, told=told)
             for segment in batch:
                 self._confirmed_at_ns.pop(segment.meta.segment_seq, None)
         if freed:
@@ -305,8 +305,8 @@ class Keeper:
         if not channel.warned:
             channel.warned = True
             event("store.channel.limit", channel=channel.name, first_seq=floor)
-        self._evictor.tell_dropped(channel, self._going(channel, floor), reason="limit")
-        self._catalog.set_floor(channel.id, floor)
+        losses = self._evictor.tell(channel, self._going(channel, floor), reason="limit")
+        self._catalog.set_floor(channel.id, floor, losses)
         channel.first_seq = floor
         self._clear_below_floor(channel)
 
@@ -333,7 +333,8 @@ class Keeper:
         """Delete the segments all of whose events are below the floor; some were in memory when it was raised."""
         if channel.first_seq > 1:
             below = self._catalog.segments(channel.id, last_seq=channel.first_seq - 1)
-            self._evict(channel, [item for item in below if item.meta.last_seq < channel.first_seq], reason="limit")
+            whole = [item for item in below if item.meta.last_seq < channel.first_seq]
+            self._evict(channel, whole, reason="limit", told=True)
             self._count_hidden(channel)
 
     def _count_hidden(self, channel: Channel) -> None:
@@ -353,8 +354,8 @@ class Keeper:
         cap, tail = self._config.retention_size_cap_bytes, self._ground.tail
         if not cap:
             return
-        # Below the soft mark there is room for the next segment, or for a frame that waits.
-        soft = cap - max(self._config.segment_target_bytes, self._config.frame_bytes_max)
+        # Below the soft mark there is room for the next segment, or for a frame that waits, in log and segment.
+        soft = cap - max(self._config.segment_target_bytes, 2 * self._config.frame_bytes_max)
         if tail.charged_bytes() > soft:
             self._free(self._all_freeable(now_ns, modes=("acked", "limits")), soft, reason=ACKED)
         if tail.charged_bytes() > soft and self._config.retention_size_cap_policy == "drop_oldest":

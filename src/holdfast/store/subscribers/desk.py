@@ -63,7 +63,7 @@ from holdfast.store.subscribers.deadletters import (
     with_opaque_events,
 )
 from holdfast.store.subscribers.progress import Outcome, Progress, bytes_owed
-from holdfast.store.subscribers.registry import GONE, Claim, Registry, SubscriberState, total_losses
+from holdfast.store.subscribers.registry import GONE, NOBODY, Claim, Registry, SubscriberState, total_losses
 from holdfast.store.subscribers.subscriber import ChannelLag, Spans, SubscriberStatistics
 from holdfast.telemetry import event
 
@@ -74,9 +74,6 @@ GAPS_MAX = 100_000
 """Ranges one subscriber may have confirmed in one channel: bounds its gap set to some MiB of memory and of snapshot."""
 CHECKPOINT_RETRY_NS = NS_PER_S
 """How long a checkpoint waits after the disk was full."""
-LOST = ("damage", "unknown")
-"""Reasons of the catalog for events that nobody evicted: what damage took, and what nothing tells of any more."""
-
 LOST = ("damage", "unknown")
 """Reasons of the catalog for events that nobody evicted: what damage took, and what nothing tells of any more."""
 
@@ -184,7 +181,7 @@ class SubscriberDesk:
         """Take the outcomes from the cursor on; all before, and who is subscribed, is in the catalog."""
         fresh = [record for record in found.records if record.position >= cursor]
         for record in fresh:
-            self.registry.apply(decode_outcomes(record))
+            self.registry.apply(decode_outcomes(record), again=True)
         return len(fresh)
 
     def _replay_intact(self, folder: Path, *, without: set[int], cursor: int) -> int:
@@ -335,6 +332,19 @@ class SubscriberDesk:
         """Write `dropped` for everybody who is owed some of it; returns what was written, synced."""
         return self._record(lambda: [lines for item in going if (lines := self._dropped(channel, item, reason))])
 
+    def unread(self, channel: Channel, going: Sequence[Going], *, reason: str) -> list[Loss]:
+        """The loss where nobody reads, in a channel that keeps events for whoever would have come.
+
+        No outcome tells of it, so the transaction that lets the events go counts it.
+        """
+        with self.registry.lock:
+            if channel.limits.retention_mode != "acked" or self.registry.followers(channel):
+                return []
+        segments = sum(bool(item.segment_seq) for item in going)
+        events = sum(item.last_seq - item.first_seq + 1 for item in going)
+        size_bytes = sum(item.size_bytes for item in going)
+        return [Loss(channel.name, NOBODY, reason, segments=segments, events=events, bytes=size_bytes)]
+
     def owes(self, channel: Channel, going: Sequence[Going]) -> bool:
         """Whether anybody is owed some of it now."""
         with self.registry.lock:
@@ -347,11 +357,8 @@ class SubscriberDesk:
         lost = IntervalSet()
         parts: dict[int, list[Span]] = {}
         with self.registry.lock:
-            followers = self.registry.followers(channel)
-            for state, progress in followers:
+            for state, progress in self.registry.followers(channel):
                 parts[state.note.subscriber_id] = progress.owed(going.first_seq, going.last_seq)
-        if not followers and reason != GONE and channel.limits.retention_mode == "acked":
-            lost.add(going.first_seq, going.last_seq)  # kept for whoever would have come
         for spans in parts.values():
             for first, last in spans:
                 lost.add(first, last)

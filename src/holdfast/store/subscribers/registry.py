@@ -232,13 +232,13 @@ class Registry:
         pairs = ((state, self.progress(state, channel)) for state in self._by_id.values())
         return [(state, progress) for state, progress in pairs if progress is not None]
 
-    def apply(self, outcomes: Iterable[OutcomeRecord]) -> None:
-        """Outcomes that are safe in the log take effect."""
+    def apply(self, outcomes: Iterable[OutcomeRecord], *, again: bool = False) -> None:
+        """Outcomes that are safe in the log take effect; `again`, if an earlier process has counted them."""
         with self.lock:
             for record in outcomes:
-                self._apply(record)
+                self._apply(record, again=again)
 
-    def _apply(self, record: OutcomeRecord) -> None:
+    def _apply(self, record: OutcomeRecord, *, again: bool) -> None:
         outcome = Outcome(record.outcome)
         state = self._by_id.get(record.subscriber_id)
         channel = self._channels.get_by_id(record.channel_id)
@@ -250,7 +250,8 @@ class Registry:
         if state is None or progress is None:
             return
         for first, last in record.ranges:
-            state.outcomes[outcome] += sum(high - low + 1 for low, high in progress.owed(first, last))
+            if not again:
+                state.outcomes[outcome] += sum(high - low + 1 for low, high in progress.owed(first, last))
             if outcome.settles:
                 progress.settle(first, last)
         state.stale.add(channel.id)

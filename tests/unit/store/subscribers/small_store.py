@@ -1,4 +1,4 @@
-"""A store on the crash disk, in the caller's thread, in time that moves by hand: a tick, a segment, a lease at a time."""
+"""A store on the crash disk, without threads, in time that moves by hand: one tick, segment, lease at a time."""
 
 from __future__ import annotations
 

@@ -159,7 +159,8 @@ def test_expired_lease_is_handed_out_again(bench: Bench) -> None:
     bench.clock.advance(29.9)
     assert reader.poll(0.0) is None
     bench.clock.advance(0.1)
-    assert spans([again := take(reader)]) == [(1, 10)]
+    again = take(reader)
+    assert spans([again]) == [(1, 10)]
     lease.nack()  # too late to matter: the events are another lease's by now
     assert reader.poll(0.0) is None
     again.ack()
