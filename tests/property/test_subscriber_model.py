@@ -222,6 +222,7 @@ class SubscriberMachine(RuleBasedStateMachine):
                 found = set(read(self.bench, channel))
                 there = {seq for first, last in self.segments[channel] for seq in range(first, last + 1)}
                 assert {seq for seq in there if seq >= self.floor[channel]} <= found
+                assert all(seq >= self.floor[channel] for seq in found)
 
     @invariant()
     def outcomes_are_counted_once_per_event(self) -> None:

@@ -14,19 +14,21 @@ from rich.markup import escape
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.display import make_console, make_table, print_place, several
 from holdfast.disk.local import LocalFilesystem
-from holdfast.store.repair import RepairPlan, RepairReport, apply_repair, plan_repair
+from holdfast.store.repair import RepairPlan, RepairReport, plan_repair, repair_store
 
 
 def run(directory: Path, *, apply: bool, rebuild_catalog: bool, as_json: bool) -> ExitCode:
     """Plan a repair, and carry it out if asked to."""
-    filesystem = LocalFilesystem()
-    plan = plan_repair(filesystem, directory.absolute(), rebuild_catalog=rebuild_catalog)
-    report = apply_repair(filesystem, plan) if apply and plan.needed else None
-    done = report is not None or not plan.needed
-    if as_json:
-        answer_json("repair", report or RepairReport(plan, "", (), 0), ok=done)
+    filesystem, directory = LocalFilesystem(), directory.absolute()
+    if apply:
+        report = repair_store(filesystem, directory, rebuild_catalog=rebuild_catalog)
     else:
-        _show(make_console(), plan, report)
+        report = RepairReport(plan_repair(filesystem, directory, rebuild_catalog=rebuild_catalog), "", (), 0)
+    done = apply or not report.plan.needed
+    if as_json:
+        answer_json("repair", report, ok=done)
+    else:
+        _show(make_console(), report.plan, report if report.quarantine else None)
     return ExitCode.DONE if done else ExitCode.NO
 
 

@@ -15,6 +15,7 @@
 | segments/ | the segment file: writing, reading, checking |
 | catalog.py | the metadata index |
 | dedup.py | repeats of frames |
+| originals.py | where the events of a frame are, long after its answer |
 | event_ids.py | repeats of single events |
 | reading.py | reading across segments and the tail |
 | ground.py | what the parts of one open store share |

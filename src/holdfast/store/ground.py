@@ -40,3 +40,11 @@ class Ground:
     def channels_directory(self) -> Path:
         """Where the segments are."""
         return self.directory / CHANNELS_DIR
+
+
+def make_directory(filesystem: Filesystem, directory: Path) -> None:
+    """Make a directory and those above it that are missing, durably."""
+    missing = [path for path in (directory, *directory.parents) if not filesystem.exists(path)]
+    for path in reversed(missing):
+        filesystem.makedir(path)
+        filesystem.sync_dir(path.parent)

@@ -41,7 +41,7 @@ from holdfast.store.committer import UNSYNCED_EVENTS_MAX
 from holdfast.store.event_ids import digests_of
 from holdfast.store.ground import CHANNELS_DIR, WAL_DIR
 from holdfast.store.limits import LimitsTree
-from holdfast.store.repair.truncate import Truncation, renew_consent, truncate_ended_logs
+from holdfast.store.repair.truncate import Truncation, discard_leftover, renew_consent, truncate_ended_logs
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.tail import Chunk, make_run
 from holdfast.store.wal.codec import (
@@ -108,6 +108,7 @@ def recover(
 ) -> Recovered:
     """Bring a directory to a state a store can start from. The caller holds the lock."""
     renew_consent(filesystem, directory, given=truncate_bad_tail)
+    discard_leftover(filesystem, directory)
     truncated = truncate_ended_logs(filesystem, directory, clock=clock) if truncate_bad_tail else None
     if not config.verify_crc:
         event("store.recovery.unverified", level=logging.WARNING, gives_up=UNVERIFIED)

@@ -12,6 +12,7 @@ again.
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,7 @@ class Scrubber:
         while not self._stop.wait(TICK_S) and self._ground.tail.failure is None:
             try:
                 self.tick()
-            except HoldfastError as error:
+            except (HoldfastError, OSError, sqlite3.Error) as error:  # the next tick may have more luck
                 event("store.scrub.fail", level=logging.WARNING, reason=error)
         self._close_file()
 

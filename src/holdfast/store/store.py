@@ -29,14 +29,14 @@ from holdfast.disk.filesystem import Filesystem, Lock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.disk.openfiles import OpenFiles
 from holdfast.errors import Backpressure, BadRequest, Closed, DiskFull, InvalidBatch
-from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, Receipt, SlotFrame
-from holdfast.model.positions import CommittedId, Fsn, Seq
+from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, Receipt
 from holdfast.model.schema import BatchLimits, check_batch, check_schema
 from holdfast.store.catalog import Loss, PublishedSegment
 from holdfast.store.committer import CommitFuture, Committer, Pending, PreparedEntry, checksum_payloads
 from holdfast.store.dedup import Dedup
 from holdfast.store.event_ids import digests_of
-from holdfast.store.ground import LOCK_NAME, WAL_DIR, Ground
+from holdfast.store.ground import LOCK_NAME, WAL_DIR, Ground, make_directory
+from holdfast.store.originals import Originals, gone
 from holdfast.store.reading import Position, Reader
 from holdfast.store.recovery import Recovered, RecoveryReport, recover
 from holdfast.store.retention.evict import Evictor
@@ -45,7 +45,6 @@ from holdfast.store.retention.partitions import PartitionFloors
 from holdfast.store.retention.timekeeping import TrustedTime
 from holdfast.store.scrub import Scrubber
 from holdfast.store.sealer import Sealer
-from holdfast.store.segments.runs import Run
 from holdfast.store.statistics import StoreStatistics
 from holdfast.store.subscribers.desk import SubscriberDesk
 from holdfast.store.subscribers.subscriber import Subscriber, SubscriberStatistics
@@ -81,7 +80,7 @@ class Store:
             config = StoreConfig.from_mapping(config or {})
         filesystem = filesystem or LocalFilesystem()
         directory = Path(path).absolute()
-        _make_directory(filesystem, directory)
+        make_directory(filesystem, directory)
         lock = filesystem.lock(directory / LOCK_NAME)
         try:
             clock = clock or SystemClock()
@@ -119,7 +118,8 @@ class Store:
         self._catalog, self._channels, self._tail = state.catalog, state.channels, self._ground.tail
         self._open_files = OpenFiles(filesystem, config.fds_limit)
         self._reader = Reader(self._ground, self._open_files)
-        self._dedup = Dedup(config, clock, catalog=state.catalog, find_original=self._find_original)
+        self._originals = Originals(self._ground, self._reader)
+        self._dedup = Dedup(config, clock, catalog=state.catalog, find_original=self._originals.of_frame)
         self._next_committed_id = state.next_committed_id
         self._committer: Committer | None = None
         spec = LogSpec(WAL_NAME, config.wal_rotation_bytes, weak=config.wal_flush != "commit")
@@ -155,7 +155,7 @@ class Store:
             self._ground,
             self._reader,
             commit=self._commit_letters,
-            frame_spans=self._frame_spans,
+            frame_spans=self._originals.spans,
             settled=self._settled,
         )
         self.recovery = replace(self.recovery, acks_cut=self._desk.cut, acks_damage=self._desk.damage)
@@ -187,15 +187,8 @@ class Store:
     def _remember(self, state: Recovered) -> None:
         """Fill the dedup history: GUIDs from segments of the window, then everything in the log, oldest first."""
         now_ns = self._clock.wall_ns()
-        published: dict[bytes, list[Receipt]] = {}
-        ages_ns: dict[bytes, int] = {}
-        for segment in self._catalog.guid_segments(since_ns=now_ns - self.config.dedup_window_ns):
-            runs = self._reader.run_table(segment, segment.meta.channel)
-            for guid, run in runs.guids() if runs is not None else ():
-                published.setdefault(guid, []).append(_receipt(segment.meta.channel, run))
-                ages_ns[guid] = now_ns - run.ingested_at_ns
-        for guid in sorted(ages_ns, key=lambda guid: -ages_ns[guid]):
-            self._dedup.remember(Guid(guid), _frame_receipt(published[guid]), age_ns=ages_ns[guid])
+        for guid, receipt, ingested_at_ns in self._originals.guids_since(now_ns - self.config.dedup_window_ns):
+            self._dedup.remember(Guid(guid), receipt, age_ns=now_ns - ingested_at_ns)
         for identity, receipt, ingested_at_ns in state.frames:
             self._dedup.remember(identity, receipt, age_ns=now_ns - ingested_at_ns)
 
@@ -206,7 +199,7 @@ class Store:
     ) -> Receipt:
         """Store a batch; durable when this returns."""
         receipt = self.commit_async(channel, batch, identity=identity, partitions=partitions).result()
-        return receipt.entries[0] if receipt.entries else _gone(channel)
+        return receipt.entries[0] if receipt.entries else gone(channel)
 
     def commit_async(
         self, channel: str, batch: pa.RecordBatch, *, identity: Identity = None, partitions: Sequence[str] = ()
@@ -301,6 +294,7 @@ class Store:
             pass
         self._keeper.tick_if_due()
         self._desk.writer.step(wait=False)
+        self._scrubber.tick()
 
     def _settle(self) -> None:
         self._committer_of().settle(inline=self._inline)
@@ -542,60 +536,9 @@ class Store:
             [(channel.id, channel.name, channel.next_seq) for channel in self._channels],
         )
 
-    def _frame_spans(self, slot_id: bytes, fsn: int) -> list[tuple[str, int, int]]:
-        return _spans(self._find_original(SlotFrame(slot_id, Fsn(fsn))))
-
-    def _find_original(self, frame: SlotFrame) -> FrameReceipt:
-        """The receipt of a frame that was accepted long ago; empty when its events are gone."""
-        receipts = []
-        for channel in self._channels:  # before the segments: what leaves memory meanwhile is found there
-            _, chunks = self._tail.snapshot(channel)
-            receipts += [
-                _receipt(channel.name, chunk.run)
-                for chunk in chunks
-                if (chunk.run.slot_id, chunk.run.fsn) == (frame.slot_id, frame.fsn)
-            ]
-        for segment in self._catalog.segments_of_frame(frame.slot_id, frame.fsn):
-            runs = self._reader.run_table(segment, segment.meta.channel)
-            found = runs.find_fsn(frame.slot_id, frame.fsn) if runs is not None else ()
-            receipts += [_receipt(segment.meta.channel, run) for run in found]
-        return _frame_receipt(receipts)
-
-
-def _spans(receipt: FrameReceipt) -> list[tuple[str, int, int]]:
-    return [(entry.channel, entry.first_seq, entry.last_seq) for entry in receipt.entries]
-
-
-def _make_directory(filesystem: Filesystem, directory: Path) -> None:
-    missing = [path for path in (directory, *directory.parents) if not filesystem.exists(path)]
-    for path in reversed(missing):
-        filesystem.makedir(path)
-        filesystem.sync_dir(path.parent)
-
 
 def _check_partitions(entry: Entry) -> None:
     if len(entry.partitions) > PARTITIONS_MAX or any(len(name) > 256 for name in entry.partitions):
         raise InvalidBatch(
             channel=entry.channel, reason=f"at most {PARTITIONS_MAX} partitions of 256 characters are allowed"
         )
-
-
-def _gone(channel: str) -> Receipt:
-    """The answer to a repeat whose events were evicted."""
-    return Receipt(channel, Seq(0), Seq(0), CommittedId(0), duplicate=True, durability=Durability.SYNCED)
-
-
-def _receipt(channel: str, run: Run) -> Receipt:
-    return Receipt(
-        channel,
-        Seq(run.first_seq),
-        Seq(run.first_seq + run.rows - 1),
-        CommittedId(run.first_committed_id),
-        duplicate=False,
-        durability=Durability.SYNCED,
-    )
-
-
-def _frame_receipt(receipts: list[Receipt]) -> FrameReceipt:
-    unique = sorted(set(receipts), key=lambda receipt: receipt.first_committed_id)
-    return FrameReceipt(tuple(unique), duplicate=False, durability=Durability.SYNCED)

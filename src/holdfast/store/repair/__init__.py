@@ -13,7 +13,7 @@
 | readers.py | subscribers and their marks, from the catalog and the acknowledgement log |
 | survey.py | everything that is left, as values |
 | stock.py | what shall become of it; every seq is accounted for |
-| plan.py | `plan_repair` and `apply_repair` |
+| plan.py | `plan_repair`, `apply_repair`, and both at once |
 | harvest.py | writing rescued events as new segments |
 | amend.py | one transaction that brings the catalog to what was decided |
 | quarantine.py | where everything goes that is taken away |
@@ -24,6 +24,14 @@ Promise (G9): damaged bytes are never delivered, nothing is deleted without a co
 twice, and what is lost is named by channel and seq.
 """
 
-from holdfast.store.repair.plan import Action, MissingRange, RepairPlan, RepairReport, apply_repair, plan_repair
+from holdfast.store.repair.plan import (
+    Action,
+    MissingRange,
+    RepairPlan,
+    RepairReport,
+    apply_repair,
+    plan_repair,
+    repair_store,
+)
 
-__all__ = ["Action", "MissingRange", "RepairPlan", "RepairReport", "apply_repair", "plan_repair"]
+__all__ = ["Action", "MissingRange", "RepairPlan", "RepairReport", "apply_repair", "plan_repair", "repair_store"]

@@ -102,6 +102,17 @@ def plan_repair(filesystem: Filesystem, directory: Path, *, rebuild_catalog: boo
         return _plan(filesystem, directory, rebuild_catalog=rebuild_catalog)[0]
 
 
+def repair_store(
+    filesystem: Filesystem, directory: Path, *, rebuild_catalog: bool = False, clock: Clock | None = None
+) -> RepairReport:
+    """Plan and carry out at once, reading everything only once. Does nothing if there is nothing to do."""
+    with _locked(filesystem, directory):
+        plan, survey, stock = _plan(filesystem, directory, rebuild_catalog=rebuild_catalog)
+        if survey is None or stock is None:
+            return RepairReport(plan, "", (), 0)
+        return operate(filesystem, plan, survey, stock, clock=clock or SystemClock())
+
+
 def apply_repair(filesystem: Filesystem, plan: RepairPlan, *, clock: Clock | None = None) -> RepairReport:
     """Carry out a plan. `BadRequest` if the store is not what it was when the plan was made."""
     directory = Path(plan.directory)
@@ -117,7 +128,7 @@ def apply_repair(filesystem: Filesystem, plan: RepairPlan, *, clock: Clock | Non
 def operate(filesystem: Filesystem, plan: RepairPlan, survey: Survey, stock: Stock, *, clock: Clock) -> RepairReport:
     """Carry out a plan on what was just surveyed. The caller holds the lock."""
     quarantine = Quarantine(filesystem, survey.directory, at_ns=clock.wall_ns())
-    quarantine.write(Path(REPORT_NAME), msgspec.json.format(msgspec.json.encode(plan), indent=2))
+    quarantine.write(Path(REPORT_NAME), [msgspec.json.format(msgspec.json.encode(plan), indent=2)])
     operation = Operation(filesystem, survey, stock, quarantine)
     operation.run()
     for item in plan.missing:

@@ -6,13 +6,14 @@ before anything is moved into it. Nothing in quarantine is ever read back or del
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.clock import NS_PER_S
 from holdfast.disk.filesystem import Filesystem, Mode
 from holdfast.store.ground import QUARANTINE_DIR
-from holdfast.store.repair.salvage import read_damaged
+from holdfast.store.repair.salvage import damaged_pieces
 
 
 class Quarantine:
@@ -37,14 +38,17 @@ class Quarantine:
 
     def keep_copy(self, path: Path) -> None:
         """Copy a file of the store; what the disk does not give of it is zeros. The original stays."""
-        self.write(path.relative_to(self._store), read_damaged(self._filesystem, path))
+        self.write(path.relative_to(self._store), damaged_pieces(self._filesystem, path))
 
-    def write(self, place: Path, data: bytes) -> None:
+    def write(self, place: Path, pieces: Iterable[bytes]) -> None:
         """Put bytes there."""
         target = self._place(place)
         file = self._filesystem.open(target, Mode.CREATE)
         try:
-            file.pwritev([data], 0)
+            size = 0
+            for piece in pieces:
+                file.pwritev([piece], size)
+                size += len(piece)
             file.sync()
         finally:
             file.close()

@@ -91,10 +91,16 @@ class FoundLog:
 
 def read_damaged(filesystem: Filesystem, path: Path) -> bytes:
     """All bytes of a file; those that the disk does not give are zeros."""
+    return b"".join(damaged_pieces(filesystem, path))
+
+
+def damaged_pieces(filesystem: Filesystem, path: Path) -> Iterator[bytes]:
+    """The same, a megabyte at a time."""
     file = filesystem.open(path, Mode.READ)
     try:
         size = file.size_bytes()
-        return b"".join(_piece(file, at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES))
+        for at in range(0, size, PIECE_BYTES):
+            yield _piece(file, at, min(PIECE_BYTES, size - at))
     finally:
         file.close()
 

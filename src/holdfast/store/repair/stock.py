@@ -27,7 +27,7 @@ from holdfast.store.committer import UNSYNCED_EVENTS_MAX
 from holdfast.store.repair.frames import EVENTS_PER_BYTE, Numbers
 from holdfast.store.repair.readers import LOST_PREFIX
 from holdfast.store.repair.segments import MISSING, FoundSegment
-from holdfast.store.repair.survey import NEWEST_MISSING, Span, Survey, Unfinished
+from holdfast.store.repair.survey import NEWEST_MISSING, Span, Survey
 
 EVICTED, DAMAGE, SKIPPED, UNKNOWN = "evicted", "damage", "skipped", "unknown"
 SEGMENT_SEQ_JUMP = 1_000_000
@@ -97,59 +97,51 @@ class Harvester:
 
 def take_stock(survey: Survey) -> Stock:
     """Decide what becomes of everything."""
-    if survey.unfinished is not None and not survey.distrusted:
-        return _finish(survey, survey.unfinished)
+    # After an interrupted repair the catalog is right, and only the logs are still to be begun.
+    finishing = None if survey.distrusted else survey.unfinished
     broken = any(problem.needed for problem in survey.wal_problems)
-    replace_wal = survey.distrusted or broken or _has_newer_strays(survey)
+    replace_wal = survey.distrusted or broken or finishing is not None or _has_newer_strays(survey)
     stock = Stock(
         rebuild=survey.distrusted,
         replace_wal=replace_wal,
-        replace_ack=survey.distrusted or bool(survey.ack_problems),
+        replace_ack=survey.distrusted or finishing is not None or bool(survey.ack_problems),
         spare_logs=() if replace_wal else tuple(dict.fromkeys(problem.path for problem in survey.wal_problems)),
     )
     _sort_segments(survey, stock)
     _name_channels(survey, stock)
+    _gather_harvest(survey, stock)
+    skip = _skip(survey, stock) if replace_wal and finishing is None else 0
+    _set_numbers(survey, stock, skip=skip)
+    if finishing is not None:
+        stock.numbers.committed_id = finishing.committed_id
+    accounts = _Accounts(survey, stock, skip=skip, log=replace_wal and finishing is None)
+    for name in stock.channel_ids:
+        accounts.settle(name)
+    if stock.rebuild:
+        stock.uncertain += _nameless(survey)
+    return stock
+
+
+def _gather_harvest(survey: Survey, stock: Stock) -> None:
     harvester = Harvester(survey, stock)
     for found in stock.aside:
         for span in spans_of(survey, found):
             _add_all(stock.harvested, span[0], harvester.from_segment(*span))
     for span in survey.log_spans:
         _add_all(stock.harvested, span[0], harvester.from_log(*span))
-    skip = _set_numbers(survey, stock)
-    accounts = _Accounts(survey, stock, skip=skip)
-    for note in survey.readers.subscribers if stock.rebuild else ():
+
+
+def _nameless(survey: Survey) -> Iterator[str]:
+    for note in survey.readers.subscribers:
         if note.name.startswith(LOST_PREFIX):
-            stock.uncertain.append(
+            yield (
                 f"a subscriber of {', '.join(note.patterns)} is known only by its answers: it is called {note.name} "
                 "now and keeps what it did not confirm, until it is removed"
             )
-    for name in stock.channel_ids:
-        accounts.settle(name)
-    return stock
-
-
-def _finish(survey: Survey, unfinished: Unfinished) -> Stock:
-    """All events are in segments already, and the catalog is right: only the logs are to be begun."""
-    stock = Stock(rebuild=False, replace_wal=True, replace_ack=True, spare_logs=())
-    _sort_segments(survey, stock)
-    _name_channels(survey, stock)
-    _set_numbers(survey, stock)
-    stock.numbers.committed_id = unfinished.committed_id
-    stock.uncertain.clear()
-    accounts = _Accounts(survey, stock, skip=0, log=False)
-    for name in stock.channel_ids:
-        accounts.settle(name)
-    return stock
 
 
 def _has_newer_strays(survey: Survey) -> bool:
-    """Whether a segment file holds events after the published ones that the log does not hold.
-
-    If the log is weak and lost its end, such events were accepted without a sync, and a start deletes them.
-    """
-    last = survey.wal[-1] if survey.wal else None
-    if last is not None and last.weak and not last.closed:
-        return False
+    """Whether a segment file holds events after the published ones that the log does not hold."""
     published = {row.name: row.next_seq for row in survey.contents.channels.values()}
     in_log = _in_log(survey)
     return any(
@@ -264,9 +256,8 @@ def _name_channels(survey: Survey, stock: Stock) -> None:
     stock.numbers.channel_id = floor
 
 
-def _set_numbers(survey: Survey, stock: Stock) -> int:
-    """Above everything that was ever seen; returns how many numbers are skipped on top, because more were given out."""
-    skip = _skip(survey, stock) if stock.replace_wal else 0
+def _set_numbers(survey: Survey, stock: Stock, *, skip: int) -> None:
+    """Above everything that was ever seen, and `skip` more."""
     metas = [found.row.meta if found.row is not None else found.meta for found in survey.segments]
     last_ids = [meta.last_committed_id for meta in metas if meta is not None]
     stock.numbers.committed_id = max([survey.walk.numbers.committed_id, *(number + 1 for number in last_ids)]) + skip
@@ -275,7 +266,6 @@ def _set_numbers(survey: Survey, stock: Stock) -> int:
     reserved = survey.contents.number("segment_seq_reserved") or 1
     jump = SEGMENT_SEQ_JUMP if stock.rebuild else 0
     stock.numbers.segment_seq = max([survey.walk.numbers.segment_seq, reserved, *seen]) + jump
-    return skip
 
 
 def _skip(survey: Survey, stock: Stock) -> int:
@@ -313,12 +303,12 @@ def _whole_steps(unread_bytes: int) -> int:
 class _Accounts:
     """Says of every seq where it is, or why it is gone."""
 
-    def __init__(self, survey: Survey, stock: Stock, *, skip: int, log: bool = True) -> None:
-        """`log` False: what the log says was taken account of before."""
+    def __init__(self, survey: Survey, stock: Stock, *, skip: int, log: bool) -> None:
+        """`log` False: the log stays, or what it says was taken account of before."""
         self._survey = survey
         self._stock = stock
         self._skip = skip
-        self._log = log and stock.replace_wal
+        self._log = log
         self._there: Ranges = {}
         self._damaged: Ranges = {}
         names = survey.lexicon.names

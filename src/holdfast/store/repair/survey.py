@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from holdfast.disk.appendlog import log_path
 from holdfast.disk.filesystem import Filesystem
+from holdfast.errors import UnsupportedFormat
 from holdfast.model.names import DEAD_SUFFIX
-from holdfast.store.catalog import CATALOG_NAME, Loss
+from holdfast.store.catalog import CATALOG_NAME, VERSION, Loss
 from holdfast.store.ground import ACK_DIR, WAL_DIR
 from holdfast.store.inspect.catalogs import CatalogContents, load_catalog
 from holdfast.store.inspect.directory import StoreFiles, catalog_of, list_store, segment_path
@@ -128,6 +129,9 @@ def survey_store(
     """
     files = list_store(filesystem, directory)
     contents, interrupted = _catalog(filesystem, files)
+    version = contents.number("version") or VERSION
+    if version > VERSION:
+        raise UnsupportedFormat(file=contents.path, found=version, supported=VERSION)
     distrust = distrust or bool(contents.damage) or contents.store_id is None
     store_id = contents.store_id or _store_id(filesystem, files)
     path = directory / (NEW_CATALOG_NAME if interrupted else CATALOG_NAME)

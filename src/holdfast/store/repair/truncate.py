@@ -24,11 +24,12 @@ from pathlib import Path
 from holdfast.clock import Clock
 from holdfast.disk.filesystem import Filesystem, Mode
 from holdfast.errors import InvalidConfig
+from holdfast.store.catalog import CATALOG_NAME
 from holdfast.store.ground import WAL_DIR, WITNESS_NAME
 from holdfast.store.repair.operation import Operation
 from holdfast.store.repair.quarantine import Quarantine
 from holdfast.store.repair.stock import take_stock
-from holdfast.store.repair.survey import survey_store
+from holdfast.store.repair.survey import NEW_CATALOG_NAME, survey_store
 from holdfast.telemetry import event
 
 
@@ -69,6 +70,16 @@ def renew_consent(filesystem: Filesystem, directory: Path, *, given: bool) -> No
         filesystem.sync_dir(directory)
     elif there:
         filesystem.unlink(witness)
+        filesystem.sync_dir(directory)
+
+
+def discard_leftover(filesystem: Filesystem, directory: Path) -> None:
+    """Delete the new catalog of a repair that was interrupted before it took the old one's place, which stands."""
+    names = [NEW_CATALOG_NAME, *(NEW_CATALOG_NAME + suffix for suffix in ("-wal", "-shm"))]
+    found = [directory / name for name in names if filesystem.exists(directory / name)]
+    if found and filesystem.exists(directory / CATALOG_NAME):
+        for path in found:
+            filesystem.unlink(path)
         filesystem.sync_dir(directory)
 
 
