@@ -21,6 +21,7 @@ import os
 import re
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def recover(
     if not config.verify_crc:
         event("store.recovery.unverified", level=logging.WARNING, gives_up=UNVERIFIED)
     state, created = _open_catalog(filesystem, directory, config)
-    orphans, removed = _check_segments(filesystem, directory, state)
+    orphans, removed = _check_segments(filesystem, directory, state, workers=config.parallel_recovery)
     replay = _Replay(state)
     cut, unclean = _read_wal(filesystem, directory, state, replay)
     removed += _resolve_orphans(filesystem, orphans, state)
@@ -193,8 +194,13 @@ def _has_files(filesystem: Filesystem, directory: Path) -> bool:
 # -- 2. segments ----------------------------------------------------------------------------------------------------
 
 
-def _check_segments(filesystem: Filesystem, directory: Path, state: Recovered) -> tuple[list[Path], list[Path]]:
-    """Compare the catalog with the disk; returns segment files the catalog does not know, and what was removed."""
+def _check_segments(
+    filesystem: Filesystem, directory: Path, state: Recovered, *, workers: int
+) -> tuple[list[Path], list[Path]]:
+    """Compare the catalog with the disk; returns segment files the catalog does not know, and what was removed.
+
+    So many channels at a time; of several that are damaged the first by name is told.
+    """
     expected: dict[str, dict[int, int]] = {}
     for channel_id, segment_seq, size in state.catalog.segment_sizes():
         expected.setdefault(state.channels.by_id(channel_id).name, {})[segment_seq] = size
@@ -202,9 +208,12 @@ def _check_segments(filesystem: Filesystem, directory: Path, state: Recovered) -
     removed: list[Path] = []
     doomed = state.catalog.doomed()
     folder = directory / CHANNELS_DIR
-    for entry in filesystem.listdir(folder):
-        if entry.is_dir:
-            unknown = _check_channel(filesystem, folder / entry.name, expected.pop(entry.name, {}), removed)
+    jobs = [(folder / entry.name, expected.pop(entry.name, {})) for entry in filesystem.listdir(folder) if entry.is_dir]
+    with ThreadPoolExecutor(workers, "holdfast-recovery") as pool:
+        check = (pool.map if workers > 1 else map)(
+            lambda job: _check_channel(filesystem, job[0], job[1], removed), jobs
+        )
+        for unknown in check:
             orphans += [path for path in unknown if _number(path) not in doomed]  # those are left to retention
     for channel, sizes in expected.items():
         if sizes:

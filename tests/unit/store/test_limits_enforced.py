@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import Store
-from holdfast.errors import ChannelFull, InvalidConfig, LimitReached, UnknownChannel
+from holdfast.errors import ChannelFull, CorruptData, InvalidConfig, LimitReached, UnknownChannel
 from holdfast.model.frame import Entry, EventIds, Guid
 from holdfast.store.catalog import Loss
 from tests.unit.store.subscribers.small_store import SMALL, Bench, batch, lag, read_seqs, spans, take
@@ -518,3 +518,38 @@ def test_two_thousand_channels_work_with_few_descriptors(tmp_path: Path) -> None
 @pytest.mark.guarantee("G11")
 def test_ten_thousand_channels_work_with_two_hundred_descriptors(tmp_path: Path) -> None:
     write_and_read_many(tmp_path / "store", 10_000, fds_limit=200)
+
+
+# -- parallel recovery ------------------------------------------------------------------------------------------------
+
+
+def many_channels(tmp_path: Path, channels: int = 40) -> Path:
+    """A store of so many channels, closed."""
+    with Store.open(tmp_path / "store", SMALL) as store:
+        for number in range(channels):
+            store.commit(f"channel-{number:02d}", batch(3))
+        store.flush()
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("workers", [1, 4, 64])
+def test_channels_checked_in_parallel_give_the_same_store(tmp_path: Path, workers: int) -> None:
+    directory = many_channels(tmp_path)
+    leftover = directory / "channels" / "channel-07" / "seg-99.tmp"
+    leftover.write_bytes(b"unfinished")
+    with Store.open(directory, {**SMALL, "parallel_recovery": workers}) as store:
+        assert store.recovery.removed == (leftover,)
+        assert store.recovery.segments == 40
+        assert all(read_seqs(store, channel) == [1, 2, 3] for channel in store.channels())
+
+
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("workers", [1, 8])
+def test_first_damaged_channel_is_told_when_several_are_checked_at_once(tmp_path: Path, workers: int) -> None:
+    directory = many_channels(tmp_path)
+    for number in (31, 5, 17):
+        (segment,) = (directory / "channels" / f"channel-{number:02d}").glob("*.arrow")
+        segment.write_bytes(segment.read_bytes()[:-1])
+    with pytest.raises(CorruptData, match="channel-05") as refusal:
+        Store.open(directory, {**SMALL, "parallel_recovery": workers})
+    assert "the catalog says" in refusal.value.reason

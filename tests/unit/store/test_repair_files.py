@@ -28,6 +28,7 @@ from tests.unit.store.damaged_store import (
     check_numbers,
     closed,
     damaged,
+    fill,
     flip,
     left,
     log_of,
@@ -207,6 +208,36 @@ def test_segment_numbers_are_not_used_again_after_a_rebuild() -> None:
     store.close()
     numbers = {int(path.stem.removeprefix("seg-")) for path in set(paths(disk, "channels")) - before}
     assert min(numbers) >= highest + 1_000_000
+
+
+@pytest.mark.guarantee("G4")
+@pytest.mark.parametrize("closing", [False, True])
+def test_catalog_of_an_earlier_moment_is_brought_up_to_date(closing: bool) -> None:
+    """A page cache that was lost, a file from a backup: everything else is newer than the catalog."""
+    disk = CrashFilesystem()
+    store = open_store(disk)
+    fill(store)
+    earlier = disk.read_bytes(ROOT / "catalog.db")
+    number = store._catalog.segment_seq_floor
+    store.close()
+    store = open_store(disk)  # goes on with the next block of segment numbers
+    for _ in range(300):
+        store.commit("orders", pa.record_batch({"id": range(200)}))
+    expected, committed = read_all(store), store.statistics().next_committed_id
+    if closing:
+        store.close()
+        open_store(disk)  # lets the old log files go
+    left = disk.after_kill()
+    highest = max(int(path.stem.removeprefix("seg-")) for path in paths(left, "channels"))
+    assert highest > number
+    left.write_bytes(ROOT / "catalog.db", earlier)
+    plan = repair(left)
+    assert plan.missing == ()
+    assert verify_store(left, ROOT, live=False).intact
+    again = open_store(left)
+    assert read_all(again) == expected
+    assert again.commit("orders", pa.record_batch({"id": [1]})).first_committed_id >= committed
+    assert again._catalog.next_segment_seq() > highest
 
 
 def test_catalog_and_log_damaged_together_still_name_what_is_lost() -> None:

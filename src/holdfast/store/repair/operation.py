@@ -107,6 +107,9 @@ class Operation:
     def _amend(self) -> None:
         """The catalog is in order: one transaction."""
         with closing(Catalog(self._filesystem, self._directory)) as catalog:
+            if catalog.segment_seq_floor < self._stock.numbers.segment_seq:  # files are newer than the catalog
+                catalog.set_meta(segment_seq_reserved=self._stock.numbers.segment_seq)
+        with closing(Catalog(self._filesystem, self._directory)) as catalog:
             self._harvest(catalog.next_segment_seq)
             following = catalog.segment_seq_floor
         numbers = [found.row.meta.segment_seq for found in self._stock.removed if found.row is not None]
