@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from bench.workload import CHANNEL, SIZES, Bench, Budget, events, in_turns, many
 from holdfast.store.store import Store
 
 BATCH = 100
-"""Single events confirmed with one call, each a range of its own: every other event, so that none merge."""
+"""Single events confirmed with one call: first the odd ones of a block, with the next call the even ones."""
 CALLERS = 32
 IDLE = 100
 
@@ -33,24 +34,28 @@ def _filled(directory: Path, rows: int) -> Store:
     return store
 
 
+def _answers(rows: int) -> Iterator[list[tuple[int, int]]]:
+    """Single events, a call's worth at a time, out of order within a block."""
+    for first in range(1, rows - 2 * BATCH, 2 * BATCH):
+        yield [(seq, seq) for seq in range(first, first + 2 * BATCH, 2)]
+        yield [(seq, seq) for seq in range(first + 1, first + 2 * BATCH, 2)]
+
+
 def _batched(bench: Bench) -> Result:
     count = int(bench.scale(400_000, 50_000))
     with _filled(bench.directory / "batched", 2 * count) as store:
         subscriber = store.subscriber("batched", [CHANNEL])
-        firsts = iter(range(1, 2 * count, 2 * BATCH))
-
-        def answer() -> None:
-            first = next(firsts)
-            subscriber.ack_many(CHANNEL, [(seq, seq) for seq in range(first, first + 2 * BATCH, 2)])
-
-        timing = one_caller(answer, Budget(bench.scale(5, 1), count // BATCH - 1))
+        answers = _answers(2 * count)
+        timing = one_caller(
+            lambda: subscriber.ack_many(CHANNEL, next(answers)), Budget(bench.scale(5, 1), 2 * count // BATCH - 1)
+        )
     return Result("acks", f"{BATCH} at a time", timing.rate * BATCH, "acks/s", target=Target(20_000))
 
 
 def _single(bench: Bench) -> Result:
     with _filled(bench.directory / "single", 1_000_000) as store:
         subscriber = store.subscriber("single", [CHANNEL])
-        seqs = itertools.count(1, 2)
+        seqs = itertools.count(1)
         timing = many_callers(lambda: subscriber.ack(CHANNEL, next(seqs)), Budget(bench.scale(3, 1)), callers=CALLERS)
         statistics = store.statistics()
     also = {"acks per sync": statistics.ack_records / max(1, statistics.ack_syncs)}
@@ -99,11 +104,10 @@ def _startup(bench: Bench) -> Result:
     """Opening after a million answers and a checkpoint."""
     count = int(bench.scale(1_000_000, 50_000))
     directory = bench.directory / "answers"
-    with _filled(directory, 2 * count) as store:
+    with _filled(directory, count) as store:
         subscriber = store.subscriber("answers", [CHANNEL])
-        for first in range(1, 2 * count, 2 * BATCH):
-            subscriber.ack_many(CHANNEL, [(seq, seq) for seq in range(first, min(first + 2 * BATCH, 2 * count), 2)])
-        subscriber.ack(CHANNEL, 1, 2 * count)
+        for spans in _answers(count):
+            subscriber.ack_many(CHANNEL, spans)
     started = time.perf_counter()
     store = Store.open(directory)
     seconds = time.perf_counter() - started

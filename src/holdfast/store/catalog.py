@@ -205,8 +205,8 @@ class Catalog:
         after = -1
         while True:
             page = self._query(
-                f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE channel_id = ? AND last_seq >= ? AND first_seq <= ? "
-                "AND first_seq > ? ORDER BY first_seq LIMIT 256",
+                f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE {_HOLDS} AND first_seq > ?4 "
+                "ORDER BY first_seq LIMIT 256",
                 (channel_id, first_seq, last_seq, after),
             )
             yield from map(segment_of_row, page)
@@ -300,8 +300,7 @@ class Catalog:
     def segment_spans(self, channel_id: int, *, first_seq: int, last_seq: int) -> list[tuple[int, int, int]]:
         """(first seq, last seq, bytes) of the segments of a channel that hold any of the range, ascending."""
         return self._database.query(
-            "SELECT first_seq, last_seq, size_bytes FROM segments WHERE channel_id = ? AND last_seq >= ? "
-            "AND first_seq <= ? ORDER BY first_seq",
+            f"SELECT first_seq, last_seq, size_bytes FROM segments WHERE {_HOLDS} ORDER BY first_seq",
             (channel_id, first_seq, last_seq),
         )
 
@@ -321,8 +320,7 @@ class Catalog:
         """The first, or the last, segment of a channel that holds any of the span."""
         order = "DESC" if newest_first else "ASC"
         rows = self._query(
-            f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE channel_id = ? AND last_seq >= ? AND first_seq <= ? "
-            f"ORDER BY first_seq {order} LIMIT 1",
+            f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE {_HOLDS} ORDER BY first_seq {order} LIMIT 1",
             (channel_id, *span),
         )
         return segment_of_row(rows[0]) if rows else None
@@ -495,6 +493,14 @@ _SEGMENT_COLUMNS = (
     "segment_seq, channel_id, first_seq, last_seq, last_committed_id, last_ingested_at_ns, has_guids, size_bytes, "
     "crc32c, meta, crc"
 )
+
+
+_HOLDS = (
+    "channel_id = ?1 AND last_seq >= ?2 AND first_seq <= ?3 AND first_seq >= "
+    "coalesce((SELECT max(first_seq) FROM segments WHERE channel_id = ?1 AND first_seq <= ?2), 0)"
+)
+"""Holds any of the range ?2..?3. The last condition follows from the others, as segments do not overlap; with it the
+index is entered where the range begins, not where the channel does."""
 
 
 def _segment_row(segment: PublishedSegment) -> tuple[SqlValue, ...]:

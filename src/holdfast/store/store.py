@@ -22,13 +22,13 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from holdfast.clock import NS_PER_S, Clock, SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.config import StoreConfig
 from holdfast.disk.appendlog import LogSpec
 from holdfast.disk.filesystem import Filesystem, Lock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.disk.openfiles import OpenFiles
-from holdfast.errors import Backpressure, BadRequest, Closed, DiskFull, InvalidBatch
+from holdfast.errors import Backpressure, BadRequest, DiskFull, InvalidBatch
 from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, Receipt
 from holdfast.model.schema import BatchLimits, check_batch, check_schema
 from holdfast.store.catalog import Loss, PublishedSegment
@@ -271,20 +271,22 @@ class Store:
         )
 
     def flush(self) -> None:
-        """Seal and publish everything committed so far."""
+        """Seal and publish everything committed so far. Waits while that goes on, `commit_timeout` for each step."""
         self._tail.check()
         self._tail.cut_all()
         if self._inline:
             self._run_inline()
-        deadline_ns = self._clock.monotonic_ns() + self.config.commit_timeout_ns
+        sealed, since_ns = self._sealer.segments, self._clock.monotonic_ns()
         while not self._tail.drained():
-            left_ns = deadline_ns - self._clock.monotonic_ns()
+            if self._sealer.segments != sealed:
+                sealed, since_ns = self._sealer.segments, self._clock.monotonic_ns()
+            waited_ns = self._clock.monotonic_ns() - since_ns
             if self._tail.failure is not None:
                 raise self._tail.failure
-            if left_ns <= 0 or (self._inline and self._sealer.postponed is not None):
-                raise self._sealer.postponed or Closed(what="sealer")
+            if waited_ns >= self.config.commit_timeout_ns or (self._inline and self._sealer.postponed is not None):
+                raise self._sealer.postponed or self._tail.not_sealed(waited_ns)
             with self._tail.lock:
-                self._tail.room.wait(min(0.1, left_ns / NS_PER_S))
+                self._tail.room.wait(0.1)
 
     def _run_inline(self) -> None:
         """The work of all threads, in the caller's."""

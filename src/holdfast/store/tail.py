@@ -229,6 +229,12 @@ class Tail:
             used, bound, cap = self._charged(), "retention.size_cap", self._config.retention_size_cap_bytes
         return Backpressure(bound=bound, used_bytes=used, cap_bytes=cap, waited_s=waited_ns / NS_PER_S)
 
+    def not_sealed(self, waited_ns: int) -> Backpressure:
+        """Sealing does not get on; what waits for it is in memory."""
+        with self.lock:
+            used, cap = self._cut_bytes, self._config.memory_limit_bytes
+        return Backpressure(bound="memory_limit", used_bytes=used, cap_bytes=cap, waited_s=waited_ns / NS_PER_S)
+
     # -- committer --------------------------------------------------------------------------------------------------
 
     def append(self, chunks: Iterable[tuple[Channel, Chunk]], *, queued_bytes: int, wal_bytes: int) -> None:

@@ -264,12 +264,15 @@ def test_entries_of_one_frame_count_together() -> None:
 
 
 def test_full_channel_refuses_by_bytes_too() -> None:
-    bench = limited(max_bytes="10KiB", discard="new")
-    for _ in range(6):
+    bench = limited(max_bytes="10KiB", discard="new", file_slice_max_msgs=100)
+    for _ in range(3):
         bench.store.commit("trades", batch(1, size=1000))
     with pytest.raises(ChannelFull, match="max_bytes=10240"):
-        bench.store.commit("trades", batch(5, size=1000))
-    assert read_seqs(bench.store) == [1, 2, 3, 4, 5, 6]
+        bench.store.commit("trades", batch(8, size=1000))
+    bench.store.flush()
+    with pytest.raises(ChannelFull, match="max_bytes=10240"):
+        bench.store.commit("trades", batch(8, size=1000))
+    assert read_seqs(bench.store) == [1, 2, 3]
 
 
 @pytest.mark.guarantee("G3")

@@ -229,6 +229,8 @@ def _take_slot(contents: CatalogContents, row: Row) -> None:
 
 def _take_segment_slot(contents: CatalogContents, row: Row) -> None:
     slot_id, first_fsn, segment_seq, last_fsn = row
+    if not isinstance(slot_id, bytes) or not all(isinstance(number, int) for number in row[1:]):
+        raise TypeError("not a slot and three numbers")  # no checksum would tell
     contents.segment_slots.setdefault(segment_seq, {}).setdefault(slot_id, []).append((first_fsn, last_fsn))
 
 

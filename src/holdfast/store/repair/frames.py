@@ -152,14 +152,6 @@ class Lexicon:
         return self.notes.get(number + 1, {}).get(schema_id) if number in rotated else None
 
 
-def was_rotated(found: FoundLog) -> bool:
-    """Whether the process that wrote this file went on in the next one.
-
-    A file that a start mended says of each record that all before it was synced; a closed one ends with CLOSE.
-    """
-    return not found.closed and any(record.synced != record.position for record in found.records)
-
-
 class LogWalk:
     """Follows the numbers of all channels through the files of a log, oldest first."""
 
@@ -199,7 +191,7 @@ class LogWalk:
 
     def file(self, found: FoundLog) -> Iterator[Piece]:
         """The events of one file."""
-        if was_rotated(found):
+        if found.rotated:
             self._rotated.add(found.number)
         self._schemas = {}
         if self._next_committed_id is None:

@@ -63,6 +63,8 @@ class FoundLog:
     """Whether the log was closed in order here."""
     torn_bytes: int = 0
     """Bytes of a write that was never finished, at the end of the last file."""
+    rotated: bool = False
+    """Whether the process that wrote this file went on in the next one, as far as the file tells."""
 
     @property
     def ends_in_hole(self) -> bool:
@@ -139,7 +141,25 @@ def find_log(filesystem: Filesystem, path: Path, *, name: str, store_id: bytes |
     intact, holes, end = _read(pa.py_buffer(data), header, last=last)
     torn = len(data[end:].rstrip(b"\0"))
     closed = bool(intact) and intact[-1].kind == KIND_CLOSE and not (holes and holes[-1].end_bytes >= end)
-    return FoundLog(path, number, len(data), header, damage, "", tuple(intact), tuple(holes), end, closed, torn)
+    return FoundLog(
+        path,
+        number,
+        len(data),
+        header,
+        damage,
+        "",
+        tuple(intact),
+        tuple(holes),
+        end,
+        closed,
+        torn,
+        not closed and _was_rotated(intact),
+    )
+
+
+def _was_rotated(intact: list[Record]) -> bool:
+    """A file that a start mended says of each record that all before it was synced; a living one does not."""
+    return any(record.synced != record.position for record in intact)
 
 
 def log_number(path: Path) -> int:

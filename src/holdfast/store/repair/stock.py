@@ -276,7 +276,8 @@ def _skip(survey: Survey, stock: Stock) -> int:
             "there is no write-ahead log: events that were accepted last, and channels without a segment, are lost"
         )
         return UNSYNCED_EVENTS_MAX
-    if any(problem.reason == NEWEST_MISSING for problem in survey.wal_problems):
+    cut_short = last.rotated and last.end_offset == last.size_bytes  # the file being written has zeros behind its end
+    if cut_short or any(problem.reason == NEWEST_MISSING for problem in survey.wal_problems):
         stock.uncertain.append(f"{last.path.name} was not the last file of the log: events of a later one are lost")
         return _whole_steps(last.size_bytes)
     if last.foreign or last.ends_in_hole:

@@ -258,6 +258,8 @@ class _Logs:
         for schema_of in sorted(segments, key=lambda found: found.meta.last_seq if found.meta else 0):
             if schema_of.schema is not None and schema_of.meta is not None:
                 self.lexicon.learn_schema(schema_of.meta.channel, schema_of.schema)
+        for published in contents.segments:
+            self.lexicon.name(published.channel_id, published.meta.channel)
         for row in contents.channels.values():
             self.lexicon.name(row.channel_id, row.name)
             self.lexicon.learn_schema(row.name, pa.ipc.read_schema(pa.py_buffer(row.schema)))
@@ -278,17 +280,17 @@ class _Logs:
         """What keeps a start from reading that log."""
         files, folder = (self.wal, WAL_DIR) if name == WAL_NAME else (self.ack, ACK_DIR)
         problems = log_problems(files, self._files.directory / folder, name=name, cursor=cursor)
-        if name == WAL_NAME and not problems:
+        if name == WAL_NAME:
             problems += self._behind()
         return tuple(problems)
 
     def _behind(self) -> Iterator[Problem]:
         """The log ends before the segments do: its newest file is gone. A weak log may lose its end."""
-        if not self.wal or any(found.weak for found in self.wal):
+        if not self.wal or any(found.weak for found in self.wal) or self.wal[-1].ends_in_hole:
             return
         last = self.wal[-1]
         for channel_id, next_seq in self.walk.told.items():
-            if next_seq < self.published.get(channel_id, 1):
+            if channel_id not in self.walk.silent and next_seq < self.published.get(channel_id, 1):
                 yield Problem(log_path(last.path.parent, WAL_NAME, last.number + 1), 0, NEWEST_MISSING)
                 return
 

@@ -251,6 +251,9 @@ class SubscriberDesk:
     def register(self, name: str, channels: Sequence[str], *, start: Position, newest_first: bool) -> SubscriberState:
         """The subscriber of that name, made or changed as asked."""
         check_start(start)
+        known = self.registry.registered(name, tuple(channels), newest_first=newest_first)
+        if known is not None:
+            return known
         with self._typed_errors():
             state = self.registry.register(
                 name, tuple(channels), newest_first=newest_first, start=lambda channel: self._join(channel, start)
@@ -415,7 +418,7 @@ class SubscriberDesk:
     def checkpoint(self) -> None:
         """Keep all progress in the catalog, then forget the log up to here. `DiskFull`: the log is kept longer."""
         self._postponed_until_ns = self._clock.monotonic_ns() + CHECKPOINT_RETRY_NS
-        position = self.writer.log.end_position
+        position = self.writer.log.synced_position  # all that has taken effect is below it
         with self._typed_errors(), self.registry.lock:
             self._catalog.checkpoint(*self.registry.unsaved(), ack_cursor=position)
             self.registry.saved()

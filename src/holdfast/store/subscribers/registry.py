@@ -129,17 +129,23 @@ class Registry:
                         progress.settle(first, last)
                     state.stale.add(item.channel_id)
 
+    def registered(self, name: str, patterns: tuple[str, ...], *, newest_first: bool) -> SubscriberState | None:
+        """The subscriber, if it is registered just so."""
+        with self.lock:
+            state = self._by_name.get(name)
+            if state is None or (state.note.patterns, state.note.newest_first) != (patterns, newest_first):
+                return None
+            state.last_seen_ns = self.clock.monotonic_ns()
+            return state
+
     def register(
         self, name: str, patterns: tuple[str, ...], *, newest_first: bool, start: Callable[[Channel], Progress]
     ) -> SubscriberState:
-        """The subscriber of that name, made if new. `start` says what is owed of a channel that exists now."""
+        """Make or change a subscriber. `start` says what is owed of a channel that exists now."""
         check_subscriber_name(name)
         _check_patterns(name, patterns)
         with self.lock:
             state = self._by_name.get(name)
-            if state is not None and (state.note.patterns, state.note.newest_first) == (patterns, newest_first):
-                state.last_seen_ns = self.clock.monotonic_ns()
-                return state
             if state is None and len(self._by_name) >= SUBSCRIBERS_MAX:
                 raise LimitReached(what=f"subscriber {name!r}", limit="subscribers", allowed=SUBSCRIBERS_MAX)
             subscriber_id = state.note.subscriber_id if state else self.next_id
@@ -381,10 +387,12 @@ class Registry:
         with self.lock:
             if state.claims.pop(claim.number, None) is None:
                 return False
-            if again_in_ns is not None:
+            progress = state.progress.get(claim.channel.id)
+            owed = progress is not None and not progress.is_settled(claim.first_seq, claim.last_seq)
+            if owed and again_in_ns is not None:
                 due = self.clock.monotonic_ns() + again_in_ns
                 heapq.heappush(state.waiting, (due, claim.channel.id, claim.first_seq, claim.last_seq))
-        if again_in_ns is not None:
+        if owed and again_in_ns is not None:
             self.wake()
         return True
 
