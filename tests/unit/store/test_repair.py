@@ -291,21 +291,35 @@ def scribble(disk: CrashFilesystem, chance: random.Random) -> None:
     disk.write_bytes(path, bytes(data))
 
 
-@pytest.mark.guarantee("G9")
-@pytest.mark.parametrize("seed", range(40))
-def test_any_damage_can_be_repaired_and_nothing_wrong_is_delivered(seed: int) -> None:
+def damage_anything(seed: int) -> None:
+    """Damage some files in some ways, repair, and see that nothing wrong or silently missing is delivered."""
     chance = random.Random(seed)
     disk = damaged() if seed % 3 else closed()
-    for _ in range(chance.randrange(1, 5)):
+    for _ in range(chance.randrange(1, 7)):
         scribble(disk, chance)
-    try:
-        plan = repair(disk)
-    except BadRequest:
-        assert not disk.paths(), "only a directory without anything is no store"
-        return
+    plan = repair(disk)
     store = check(disk, plan, exact=False)
     store.close()
     assert verify_store(disk, ROOT, live=False).intact
+
+
+ONCE_WRONG = [169, 784, 876, 1662]
+"""A newest log file lost beside other damage; a null slot; a channel that only a row names; a renamed column."""
+
+
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("seed", [*range(24), *ONCE_WRONG])
+def test_any_damage_can_be_repaired_and_nothing_wrong_is_delivered(seed: int) -> None:
+    damage_anything(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("part", range(4))
+def test_any_damage_of_thousands_can_be_repaired_and_nothing_wrong_is_delivered(part: int) -> None:
+    for seed in range(part, 3000, 4):
+        damage_anything(seed)
 
 
 def test_refusing_error_names_the_damage_that_repair_mends() -> None:

@@ -28,6 +28,7 @@ import pyarrow as pa
 from holdfast.disk.filesystem import Filesystem
 from holdfast.errors import BadRequest, UnsupportedFormat
 from holdfast.model.intervals import IntervalSet
+from holdfast.store.catalog import _TABLES as TABLES
 from holdfast.store.catalog import VERSION, CatalogChannel, PublishedSegment, row_crc, segment_of_row
 from holdfast.store.inspect.copies import Damage, read_whole
 from holdfast.store.inspect.logs import columns_of
@@ -146,6 +147,7 @@ def load_catalog(filesystem: Filesystem, path: Path) -> CatalogContents:
         with closing(sqlite3.connect(Path(folder) / path.name, isolation_level=None)) as connection:
             _read_tables(connection, contents, images)
             contents.damage += islice(_integrity(connection, path, images), INTEGRITY_LINES_MAX)
+            contents.damage += _definitions(connection, path)
     version = contents.number("version")
     if version is not None and version > VERSION:
         contents.damage.append(Damage.of(UnsupportedFormat(file=path, found=version, supported=VERSION)))
@@ -268,6 +270,23 @@ def _integrity(connection: sqlite3.Connection, path: Path, images: dict[str, byt
                     yield _sqlite_damage(path, images, line)
     except sqlite3.Error as error:
         yield _sqlite_damage(path, images, str(error))
+
+
+def _definitions(connection: sqlite3.Connection, path: Path) -> Iterator[Damage]:
+    """Tables of ours whose columns are not called as they should be: the checksums would not be looked at then."""
+    with closing(sqlite3.connect(":memory:")) as ours:
+        ours.executescript(TABLES)
+        for (table,) in ours.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            expected, found = _columns_of_table(ours, table), _columns_of_table(connection, table)
+            if found and found != expected:
+                yield Damage(str(path), 0, f"table {table} has columns {found}, expected {expected}")
+
+
+def _columns_of_table(connection: sqlite3.Connection, table: str) -> str:
+    try:
+        return ", ".join(name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)))
+    except sqlite3.Error:  # told by the integrity check
+        return ""
 
 
 def _sqlite_damage(path: Path, images: dict[str, bytes], reason: str) -> Damage:
