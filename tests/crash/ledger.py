@@ -1,6 +1,6 @@
 """What was asked of a store and what it answered, and the comparison of that with what the store holds.
 
-The checks, after every restart (DESIGN, guarantees G1, G3 and G4):
+The checks, after every restart (guarantees G1, G3 and G4):
 
 - an accepted event is there, once, under the number of its receipt, with its own value;
 - a frame that got no answer is there as a whole or not at all, over all its channels;

@@ -1,7 +1,7 @@
 """Power loss at every disk call of a workload with acks, nacks, rejections, drops, checkpoints and rotation.
 
 These tests prove power loss: the crash disk drops, tears and reorders whatever was not synced. What is compared after
-every cut (DESIGN, guarantees G6 and G7):
+every cut (guarantees G6 and G7):
 
 - an answer that was given is there: no event that was acked, rejected or dropped is handed out again;
 - a mark never passes an event that was neither confirmed nor dropped, and is never behind where it was;

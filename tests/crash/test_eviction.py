@@ -1,7 +1,7 @@
 """Power loss at every disk call while segments are evicted: confirmed, dropped at the size cap, over a limit, by age.
 
 These tests prove power loss: the crash disk drops, tears and reorders whatever was not synced. What is compared after
-every cut (DESIGN, guarantee G6):
+every cut (guarantee G6):
 
 - every accepted event is there, or confirmed by all, or told as dropped: none is gone in silence;
 - an event that was gone once is never there again;

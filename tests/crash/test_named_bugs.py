@@ -1,4 +1,4 @@
-"""Bugs that other systems had, by name (reference: Quiver's list of them), shown not to be here.
+"""Bugs that other systems had, by name, shown not to be here.
 
 Process death and power loss are simulated on the crash disk; each test says which.
 """
