@@ -176,6 +176,7 @@ class Sealer:
                 unit.channel.unpublished_ids.pop(digest, None)
             self.segments += 1
             self._on_publish(publication.segment)
+        self._tail.announced()
         log.trim(keep_from_number=oldest)
         self._tail.note_wal_bytes(log.size_bytes())
 

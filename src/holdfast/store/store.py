@@ -277,7 +277,7 @@ class Store:
         if self._inline:
             self._run_inline()
         sealed, since_ns = self._sealer.segments, self._clock.monotonic_ns()
-        while not self._tail.drained():
+        while not self._tail.settled():
             if self._sealer.segments != sealed:
                 sealed, since_ns = self._sealer.segments, self._clock.monotonic_ns()
             waited_ns = self._clock.monotonic_ns() - since_ns

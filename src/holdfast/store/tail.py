@@ -128,6 +128,7 @@ class Tail:
         self._open: dict[int, Unit] = {}
         self._cut: deque[Unit] = deque()
         self._sealing: list[Unit] = []
+        self._announcing = False
         self._files: Counter[int] = Counter()
         self._queued_bytes = self._open_bytes = self._cut_bytes = 0
         self._waiting = 0
@@ -378,6 +379,13 @@ class Tail:
                 self._cut_bytes -= unit.bytes
                 self._files[unit.wal_file] -= 1
             self._files += Counter()  # drops the zeros
+            self._announcing = True
+            self.room.notify_all()
+
+    def announced(self) -> None:
+        """Everybody who waits for these segments has been told."""
+        with self.lock:
+            self._announcing = False
             self.room.notify_all()
 
     def evicted(self, channel: Channel, *, events: int, size_bytes: int) -> None:
@@ -397,6 +405,11 @@ class Tail:
         """Whether nothing waits to be sealed."""
         with self.lock:
             return not (self._cut or self._sealing)
+
+    def settled(self) -> bool:
+        """Whether, besides, all that was sealed has been announced."""
+        with self.lock:
+            return not (self._cut or self._sealing or self._announcing)
 
     # -- readers ----------------------------------------------------------------------------------------------------
 

@@ -222,3 +222,12 @@ def test_many_threads_ack_everything_exactly_once(store: Store) -> None:
     assert sorted(seen) == list(range(1, 400, 10))
     assert store.subscribers()[0].outcomes["ack"] == 400
     assert store.statistics().ack_syncs <= 40 + 1
+
+
+def test_segment_is_there_for_a_poll_once_flush_has_returned(store: Store) -> None:
+    reader = store.subscriber("reader", ["trades"])
+    for _ in range(100):
+        publish(store)
+        lease = reader.poll(0.0)
+        assert lease is not None, "flush came back before the subscriber was told"
+        lease.ack()
