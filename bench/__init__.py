@@ -11,6 +11,7 @@
 | read.py | reading everything back, first time and again |
 | startup.py | opening a store with many segments, or with a long log after a kill |
 | memory.py | resident memory while a backlog is written and read |
+| backlog.py | the process that `memory.py` watches |
 | acks.py | answers of subscribers, idle subscribers, eviction |
 | workload.py | events, callers, and the bare disk to compare with |
 | figures.py | what a result is, and how results are shown |

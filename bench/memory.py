@@ -14,9 +14,7 @@ import threading
 from pathlib import Path
 
 from bench.figures import Result, Target
-from bench.read import touch
-from bench.workload import CHANNEL, GB, MB, ROOT, SIZES, Bench, events
-from holdfast.store.store import Store
+from bench.workload import GB, MB, ROOT, Bench
 
 TARGET = Target(150, at_least=False)
 SAMPLE_S = 0.02
@@ -27,7 +25,7 @@ PHASES = ("empty store", "writing", "reading")
 def run(bench: Bench) -> list[Result]:
     """The peak of each phase, and what is left at its end."""
     size = int(bench.scale(3.0 * GB, 0.15 * GB))
-    arguments = [sys.executable, "-m", "bench.memory", str(bench.directory / "memory"), str(size)]
+    arguments = [sys.executable, "-m", "bench.backlog", str(bench.directory / "memory"), str(size)]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as child:
         samples = {phase: _watch(child) for phase in PHASES}
         assert child.stdin is not None
@@ -73,35 +71,3 @@ def _sample(pid: int) -> dict[str, float]:
 
 def _parts(sample: dict[str, float]) -> dict[str, float | str]:
     return {"RssAnon": sample["RssAnon"], "RssFile": sample["RssFile"]}
-
-
-# -- the process that is watched ------------------------------------------------------------------------------------
-
-
-def phase_over() -> None:
-    """Tell the watcher, wait for it, and begin the next phase with a fresh peak."""
-    print("over", flush=True)
-    sys.stdin.readline()
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
-def backlog(directory: str, size: int) -> None:
-    """Write, then read."""
-    batch = events(SIZES["64 KiB"])
-    calls = size // len(batch.serialize())
-    with Store.open(directory) as store:
-        phase_over()
-        for _ in range(calls):
-            store.commit(CHANNEL, batch)
-        store.flush()
-        phase_over()
-        rows = 0
-        for found in store.read(CHANNEL):
-            rows += found.num_rows
-            touch(found)
-        assert rows == calls * batch.num_rows
-        phase_over()
-
-
-if __name__ == "__main__":
-    backlog(sys.argv[1], int(sys.argv[2]))

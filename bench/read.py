@@ -17,7 +17,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from bench.figures import Result
-from bench.workload import CHANNEL, GB, MB, MIB, SIZES, Bench, Budget, Timing, events, in_turns, rate, windowed
+from bench.workload import CHANNEL, GB, MB, MIB, SIZES, Bench, Budget, Timing, events, in_turns, rate, touch, windowed
 from holdfast.store.store import Store
 
 Use = Callable[[pa.RecordBatch], object]
@@ -52,14 +52,6 @@ def run(bench: Bench) -> list[Result]:
         Result("read", "again, handed over only", rate(timings["again, untouched"]) * rows / 1e6, "M rows/s",
                rate(timings["pyarrow, untouched"]) * rows / 1e6, "pyarrow, mapped"),
     ]  # fmt: skip
-
-
-def touch(batch: pa.RecordBatch) -> None:
-    """Look at every byte of a batch, as fast as memory allows."""
-    for column in batch.columns:
-        for buffer in column.buffers():
-            if buffer is not None:
-                crc32c(buffer)
 
 
 def leave(_batch: pa.RecordBatch) -> None:

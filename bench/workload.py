@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from crc32c import crc32c
 
 MB, GB, MIB = 10**6, 10**9, 1 << 20
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +59,14 @@ def events(rows: int) -> pa.RecordBatch:
             "body": pa.array([chance.randbytes(41).hex() for _ in range(rows)]),
         }
     )
+
+
+def touch(batch: pa.RecordBatch) -> None:
+    """Look at every byte of a batch, as fast as memory allows."""
+    for column in batch.columns:
+        for buffer in column.buffers():
+            if buffer is not None:
+                crc32c(buffer)
 
 
 # -- timing ---------------------------------------------------------------------------------------------------------

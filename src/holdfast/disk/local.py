@@ -154,6 +154,12 @@ else:
     _sync_data = os.fdatasync
 
 
+def give_back_memory() -> None:
+    """Return memory that was freed to the system, where the allocator keeps it (glibc); elsewhere nothing."""
+    if sys.platform == "linux" and hasattr(_libc, "malloc_trim"):  # musl has none
+        _libc.malloc_trim(0)
+
+
 def _reserve(fd: int, size_bytes: int) -> None:
     """Grow to `size_bytes` with blocks behind it, or, where no call does that, without."""
     if hasattr(os, "posix_fallocate"):

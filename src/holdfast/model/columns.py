@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import lib
 
 INTS: dict[int, tuple[bool, int]] = {
@@ -224,7 +223,7 @@ def viewed_bytes(array: pa.Array) -> int:
     views = array.buffers()[1]
     if len(array) == 0 or views is None:
         return 0
-    lengths = np.frombuffer(views, np.uint32)[array.offset * 4 : (array.offset + len(array)) * 4 : 4]
+    lengths = np.frombuffer(views, np.uint32, views.size // 4)[array.offset * 4 : (array.offset + len(array)) * 4 : 4]
     if array.null_count:
         lengths = lengths[array.is_valid().to_numpy(zero_copy_only=False)]
     return int(lengths.sum(dtype=np.int64))
@@ -260,4 +259,6 @@ def _null_under_value(array: pa.Array, parent: pa.Array | None) -> bool:
         return False
     if parent is None or parent.null_count == 0:
         return True
+    import pyarrow.compute as pc  # 7 MB that few batches need
+
     return bool(pc.any(pc.and_(array.is_null(), parent.is_valid())).as_py())

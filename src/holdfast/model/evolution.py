@@ -17,7 +17,6 @@ categories), not the channel, and becomes untrue as soon as another producer wri
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import lib
 
 from holdfast.errors import InvalidBatch, SchemaMismatch
@@ -307,6 +306,8 @@ def _fit_dictionary(path: str, array: pa.DictionaryArray, target: pa.DataType, b
     values = _fit(path, array.dictionary, _without_views(array.dictionary.type), bytes_max)
     value_bytes = null_bytes(values.type)
     if values.type.id in TEXTS or values.type.id in BINARIES:
+        import pyarrow.compute as pc  # 7 MB that few batches need
+
         value_bytes += pc.max(pc.binary_length(values)).as_py() or 0
     _bound(f"column {path!r}, decoded,", len(array) * value_bytes, bytes_max)
     return _fit(path, values.take(array.indices), target, bytes_max)

@@ -201,7 +201,7 @@ def check_batch(
 
     The order matters: shallow structure, then size, then every value. A small message that claims to be huge is
     refused before anything is done in proportion to its claim. A batch of few rows and columns cannot claim much and is
-    measured last.
+    measured last, unless it is within bounds even if every column used all of its buffers.
     """
     checked = check_schema(channel, batch.schema, limits, known=checked)
     try:
@@ -211,7 +211,7 @@ def check_batch(
             _validate(batch, full=False)  # without it, measuring could read outside of a buffer
             _check_size(batch, limits, checked)
         _validate(batch, full=True)
-        if is_small:
+        if is_small and batch.get_total_buffer_size() * batch.num_columns > limits.bytes_max:
             _check_size(batch, limits, checked)
         for i in checked.required:
             path = forbidden_null(checked.schema.field(i), batch.column(i))

@@ -8,16 +8,20 @@
 |---|---|
 | store.py | the public face: open, commit, read, flush, close, statistics |
 | channels.py | names, numbers and schemas of channels |
+| answer.py | the answer to come of a commit, cheap until somebody waits |
+| lane.py | frames of one producer in flight: none is stored behind a refused one |
 | committer.py | group commit on one thread |
 | wal/ | the write-ahead log: codec and writing |
 | tail.py | committed events that are not in a segment yet; memory and log bounds |
 | sealer.py | units become segments; the log is trimmed |
 | segments/ | the segment file: writing, reading, checking |
 | catalog.py | the metadata index |
+| tables.py | its tables, and how their rows change |
 | dedup.py | repeats of frames |
 | originals.py | where the events of a frame are, long after its answer |
 | event_ids.py | repeats of single events |
 | reading.py | reading across segments and the tail |
+| listing.py | channels, segments and slots for those who look from outside |
 | ground.py | what the parts of one open store share |
 | grouping.py | one thread that handles what has queued up as a group |
 | limits.py | which limits hold for which channel |

@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -35,10 +34,12 @@ from holdfast.disk.checksum import crc32c
 from holdfast.errors import ChannelFull, Closed, DiskFull, HoldfastError, StoreFailed
 from holdfast.model.frame import Durability, EventIds, FrameReceipt, Identity, Receipt
 from holdfast.model.positions import CommittedId, Seq
+from holdfast.store.answer import CommitFuture
 from holdfast.store.channels import Channel
 from holdfast.store.dedup import Dedup, as_duplicate
 from holdfast.store.ground import Ground
 from holdfast.store.grouping import GroupWorker
+from holdfast.store.lane import Lane
 from holdfast.store.tail import Chunk, make_run
 from holdfast.store.wal.codec import EntryOptions, EntryPlace, Payload, encode_batch, encode_frame
 from holdfast.store.wal.log import SchemaVersion, Wal
@@ -47,6 +48,9 @@ UNSYNCED_EVENTS_MAX = 1_000_000
 """With a weak flush policy, never more events than this wait for a sync; recovery skips as many numbers."""
 IDLE_SYNC_NS = NS_PER_S
 """With `wal.flush: bytes`, a quiet log is synced after this long."""
+
+
+NONE_KNOWN: Sequence[int] = ()
 
 
 class PreparedEntry(msgspec.Struct, gc=False):
@@ -62,14 +66,6 @@ class PreparedEntry(msgspec.Struct, gc=False):
     looked_up_at_seq: int = 0
 
 
-class CommitFuture(Future[FrameReceipt]):
-    """The answer to come. It cannot be cancelled: the frame may already be on its way to the disk."""
-
-    def cancel(self) -> bool:
-        """Always False."""
-        return False
-
-
 class Pending(msgspec.Struct, gc=False):
     """A frame waiting for its group; without entries, a request to sync."""
 
@@ -77,7 +73,8 @@ class Pending(msgspec.Struct, gc=False):
     identity: Identity
     size_bytes: int
     payload_crc: int
-    future: CommitFuture = msgspec.field(default_factory=CommitFuture)
+    future: CommitFuture
+    lane: Lane | None = None
 
 
 @dataclass(slots=True)
@@ -86,7 +83,7 @@ class _Group:
 
     chunks: list[tuple[Channel, Chunk]] = field(default_factory=list)
     answers: list[tuple[Pending, FrameReceipt]] = field(default_factory=list)
-    refusals: list[tuple[Pending, ChannelFull]] = field(default_factory=list)
+    refusals: list[tuple[Pending, HoldfastError]] = field(default_factory=list)
     fresh: dict[Identity, FrameReceipt] = field(default_factory=dict)
     next_seqs: dict[Channel, int] = field(default_factory=dict)
     added_events: Counter[Channel] = field(default_factory=Counter)
@@ -113,6 +110,7 @@ class Committer(GroupWorker[Pending]):
         self._unsynced_events = 0
         self._sync_due_ns: int | None = None
         self._ended = threading.Event()
+        self.on_answered: list[Callable[[], None]] = []
         self.next_committed_id = next_committed_id
         self.groups = self.frames = self.events = self.syncs = 0
 
@@ -129,7 +127,7 @@ class Committer(GroupWorker[Pending]):
         end = self._wal.log.end_position
         if self._wal.log.synced_position >= end:
             return
-        barrier = Pending([], None, 0, 0)
+        barrier = Pending([], None, 0, 0, CommitFuture())
         try:
             self.submit(barrier)
         except Closed:
@@ -187,6 +185,8 @@ class Committer(GroupWorker[Pending]):
             self._refuse(pendings, failure)
         else:
             self._apply(pendings, group)
+        for told in self.on_answered:
+            told()
 
     def _write(self, pendings: list[Pending], group: _Group) -> None:
         versions = [entry.version for pending in pendings for entry in pending.entries]
@@ -198,9 +198,9 @@ class Committer(GroupWorker[Pending]):
             if known is not None:
                 group.answers.append((pending, known))
                 continue
-            full = self._full_channel(pending, group)
-            if full is not None:
-                group.refusals.append((pending, full))
+            refusal = self._refusal(pending, group)
+            if refusal is not None:
+                group.refusals.append((pending, refusal))
                 continue
             record = self._place(pending, group, ingested_at_ns)
             if record is not None:
@@ -211,6 +211,15 @@ class Committer(GroupWorker[Pending]):
         if self._must_sync(group):
             self._wal.log.sync()
             self._synced()
+
+    def _refusal(self, pending: Pending, group: _Group) -> HoldfastError | None:
+        """Why the frame is not stored; those behind it in its lane are not either."""
+        lane = pending.lane
+        if lane is None:
+            return self._full_channel(pending, group)
+        if lane.refusal is None:
+            lane.refusal = self._full_channel(pending, group)
+        return lane.refusal
 
     def _full_channel(self, pending: Pending, group: _Group) -> ChannelFull | None:
         """The limit that a frame would pass, of a channel that refuses new events."""
@@ -243,62 +252,71 @@ class Committer(GroupWorker[Pending]):
         first_committed_id = self.next_committed_id
         places: list[EntryPlace] = []
         receipts: list[Receipt] = []
-        crc = pending.payload_crc
+        identity, crc = pending.identity, pending.payload_crc
         for entry in pending.entries:
-            known_seqs = self._drop_known_events(entry) if entry.ids else []
+            known_seqs = self._drop_known_events(entry) if entry.ids else NONE_KNOWN
             if entry.ids:
                 crc = -1  # some of its events may have been left out
+            if not entry.payload.rows:
+                receipts.append(self._nothing_new(entry.channel, known_seqs))
+                continue
+            chunk = self._number(entry, group, identity, ingested_at_ns)
+            first, rows = chunk.run.first_seq, chunk.run.rows
+            places.append(EntryPlace(entry.channel.id, entry.version.id, first, entry.payload, entry.options))
             receipts.append(
-                self._place_entry(
-                    entry, group, known_seqs=known_seqs, identity=pending.identity, ingested_at_ns=ingested_at_ns
+                Receipt(
+                    entry.channel.name,
+                    Seq(first),
+                    Seq(first + rows - 1),
+                    CommittedId(chunk.run.first_committed_id),
+                    duplicate=False,
+                    durability=self._durability,
+                    duplicate_events=len(known_seqs),
                 )
             )
-            if entry.payload.rows:
-                chunk = group.chunks[-1][1]
-                places.append(
-                    EntryPlace(entry.channel.id, entry.version.id, chunk.run.first_seq, entry.payload, entry.options)
-                )
-        duplicate = all([receipt.duplicate for receipt in receipts])  # a frame has at least one entry
-        receipt = FrameReceipt(tuple(receipts), duplicate, self._durability)
+        receipt = FrameReceipt(tuple(receipts), not places and _all_known(receipts), self._durability)
         group.answers.append((pending, receipt))
         if not places:
             return None
-        if pending.identity is not None and not isinstance(pending.identity, EventIds):
-            group.fresh[pending.identity] = receipt
+        if identity is not None and not isinstance(identity, EventIds):
+            group.fresh[identity] = receipt
         if crc < 0 or len(places) != len(pending.entries):
-            crc = checksum_payloads(place.payload for place in places)
+            crc = 0
+            for place in places:
+                crc = crc32c(place.payload.buffer, crc)
         return encode_frame(
             places,
-            identity=pending.identity,
+            identity=identity,
             first_committed_id=first_committed_id,
             ingested_at_ns=ingested_at_ns,
             payload_crc=crc,
         )
 
-    def _place_entry(
-        self, entry: PreparedEntry, group: _Group, *, known_seqs: list[int], identity: Identity, ingested_at_ns: int
-    ) -> Receipt:
+    def _nothing_new(self, channel: Channel, known_seqs: Sequence[int]) -> Receipt:
+        """The receipt of an entry of which nothing is stored: it is empty, or all of it is known."""
+        return Receipt(
+            channel.name,
+            Seq(min(known_seqs, default=0)),
+            Seq(max(known_seqs, default=0)),
+            CommittedId(0),
+            duplicate=bool(known_seqs),
+            durability=self._durability,
+            duplicate_events=len(known_seqs),
+        )
+
+    def _number(self, entry: PreparedEntry, group: _Group, identity: Identity, ingested_at_ns: int) -> Chunk:
+        """Give an entry's events their numbers."""
         channel, rows = entry.channel, entry.payload.rows
-        if not rows:
-            first, last = (min(known_seqs), max(known_seqs)) if known_seqs else (0, 0)
-            return Receipt(
-                channel.name,
-                Seq(first),
-                Seq(last),
-                CommittedId(0),
-                duplicate=bool(known_seqs),
-                durability=self._durability,
-                duplicate_events=len(known_seqs),
-            )
         if channel.limits.discard == "new":
             group.added_events[channel] += rows
             group.added_bytes[channel] += entry.payload.buffer.size
         first_seq, committed_id = channel.next_seq, self.next_committed_id
-        group.next_seqs.setdefault(channel, first_seq)
-        group.creates_channel |= first_seq == 1
-        channel.next_seq += rows
+        if channel not in group.next_seqs:
+            group.next_seqs[channel] = first_seq
+            group.creates_channel |= first_seq == 1
+        channel.next_seq = first_seq + rows
         channel.active_at_ns = ingested_at_ns
-        self.next_committed_id += rows
+        self.next_committed_id = committed_id + rows
         if channel.retired:
             self._channels.revive(channel)
         run = make_run(
@@ -309,19 +327,12 @@ class Committer(GroupWorker[Pending]):
             identity=identity,
             partitions=entry.options.partitions,
         )
-        group.chunks.append((channel, Chunk(run, entry.payload, entry.version, self._wal.log.number, entry.ids)))
+        chunk = Chunk(run, entry.payload, entry.version, self._wal.log.number, entry.ids)
+        group.chunks.append((channel, chunk))
         for offset, digest in enumerate(entry.ids):
             channel.unpublished_ids[digest] = first_seq + offset
             group.new_ids.append((channel, digest))
-        return Receipt(
-            channel.name,
-            Seq(first_seq),
-            Seq(first_seq + rows - 1),
-            CommittedId(committed_id),
-            duplicate=False,
-            durability=self._durability,
-            duplicate_events=len(known_seqs),
-        )
+        return chunk
 
     def _drop_known_events(self, entry: PreparedEntry) -> list[int]:
         """Leave out the events whose ids are stored; returns where those are."""
@@ -392,7 +403,13 @@ class Committer(GroupWorker[Pending]):
     def _refuse(self, pendings: list[Pending], error: HoldfastError) -> None:
         for pending in pendings:
             self._tail.release(pending.size_bytes)
+            if pending.lane is not None and pending.lane.refusal is None:
+                pending.lane.refusal = error
             pending.future.set_exception(error)
+
+
+def _all_known(receipts: list[Receipt]) -> bool:
+    return all(receipt.duplicate for receipt in receipts)
 
 
 def _new_events(entry: PreparedEntry) -> int:
@@ -401,14 +418,6 @@ def _new_events(entry: PreparedEntry) -> int:
         return entry.payload.rows
     known, unpublished = entry.known_ids, entry.channel.unpublished_ids
     return len({digest for digest in entry.ids if digest not in known and digest not in unpublished})
-
-
-def checksum_payloads(payloads: Iterable[Payload]) -> int:
-    """The checksum of Arrow bytes in order, which `encode_frame` continues."""
-    crc = 0
-    for payload in payloads:
-        crc = crc32c(payload.buffer, crc)
-    return crc
 
 
 def _as_failure(error: Exception, wal: Wal) -> StoreFailed:

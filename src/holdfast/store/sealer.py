@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.disk.filesystem import is_full
+from holdfast.disk.local import give_back_memory
 from holdfast.errors import DiskFull, StoreFailed
 from holdfast.model.schema import schema_hash
 from holdfast.store.catalog import CatalogChannel, Publication, PublishedSegment, segment_file_name
@@ -78,11 +79,15 @@ class Sealer:
 
     def run(self) -> None:
         """Seal until stopped and nothing is left, or until the store fails."""
+        given_back_at = self.segments
         while self._tail.failure is None:
             if not self._stop.is_set():
                 self._tail.wait_for_work()
             self._tail.cut_expired()
             busy = self.step()
+            if not busy and self.segments != given_back_at:
+                give_back_memory()  # the allocator keeps what it may need again; after a burst that is a lot
+                given_back_at = self.segments
             if self.postponed is not None and self._stop.wait(RETRY_S):
                 return
             if self._stop.is_set() and not busy:

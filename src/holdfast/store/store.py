@@ -15,7 +15,7 @@ for tests and simulations that must be deterministic; batching several callers i
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,17 +25,21 @@ import pyarrow as pa
 from holdfast.clock import Clock, SystemClock
 from holdfast.config import StoreConfig
 from holdfast.disk.appendlog import LogSpec
+from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Filesystem, Lock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.disk.openfiles import OpenFiles
-from holdfast.errors import Backpressure, BadRequest, DiskFull, InvalidBatch
+from holdfast.errors import Backpressure, DiskFull, HoldfastError, InvalidBatch
 from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, Receipt
 from holdfast.model.schema import BatchLimits, check_batch, check_schema
+from holdfast.store.answer import CommitFuture
 from holdfast.store.catalog import Loss, PublishedSegment
-from holdfast.store.committer import CommitFuture, Committer, Pending, PreparedEntry, checksum_payloads
+from holdfast.store.committer import Committer, Pending, PreparedEntry
 from holdfast.store.dedup import Dedup
 from holdfast.store.event_ids import digests_of
 from holdfast.store.ground import LOCK_NAME, WAL_DIR, Ground, make_directory
+from holdfast.store.lane import Lane
+from holdfast.store.listing import Listing
 from holdfast.store.originals import Originals, gone
 from holdfast.store.reading import Position, Reader
 from holdfast.store.recovery import Recovered, RecoveryReport, recover
@@ -212,13 +216,35 @@ class Store:
         return self.commit_frame_async(entries, identity=identity).result()
 
     def commit_frame_async(
-        self, entries: Sequence[Entry], *, identity: Identity = None, wait: bool = True
+        self, entries: Sequence[Entry], *, identity: Identity = None, wait: bool = True, lane: Lane | None = None
     ) -> CommitFuture:
-        """Like `commit_frame`, with a future. `wait=False` raises `Backpressure` instead of waiting at a bound."""
-        return self._submit(entries, identity, wait=wait)
+        """Like `commit_frame`, with a future. `wait=False` raises `Backpressure` instead of waiting at a bound.
+
+        Frames of one `lane` are stored in order: once one is refused, so are those behind it.
+        """
+        return self._submit(entries, identity, wait=wait, lane=lane)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a frame of that size would be taken without waiting; if not, room is being made."""
+        return self._tail.has_room(size_bytes, capped=True)
+
+    def on_answered(self, told: Callable[[], None]) -> None:
+        """Call `told`, on the committer's thread, each time a group of commits was answered; it must not wait."""
+        self._committer_of().on_answered.append(told)
+
+    @property
+    def failure(self) -> HoldfastError | None:
+        """Why the store stopped, if it did."""
+        return self._tail.failure
 
     def _submit(
-        self, entries: Sequence[Entry], identity: Identity, *, wait: bool = True, capped: bool = True
+        self,
+        entries: Sequence[Entry],
+        identity: Identity,
+        *,
+        wait: bool = True,
+        capped: bool = True,
+        lane: Lane | None = None,
     ) -> CommitFuture:
         self._tail.check()
         if not 0 < len(entries) <= ENTRIES_MAX:
@@ -231,14 +257,18 @@ class Store:
             future.set_result(known)
             return future
         prepared = [self._prepare(entry, identity) for entry in entries]
-        size = sum([entry.payload.buffer.size for entry in prepared])
+        size = crc = 0
+        for entry in prepared:
+            buffer = entry.payload.buffer
+            size += buffer.size
+            crc = crc32c(buffer, crc)
         if size > self.config.frame_bytes_max:
             raise InvalidBatch(
                 channel=entries[0].channel,
                 reason=f"the frame has {size} bytes, frame.max_size is {self.config.frame_bytes_max}",
             )
         self._reserve(size, wait=wait, capped=capped)
-        pending = Pending(prepared, identity, size, checksum_payloads([entry.payload for entry in prepared]))
+        pending = Pending(prepared, identity, size, crc, CommitFuture(), lane)
         self._committer_of().submit(pending)
         if self._inline:
             self._run_inline()
@@ -273,11 +303,14 @@ class Store:
     def flush(self) -> None:
         """Seal and publish everything committed so far. Waits while that goes on, `commit_timeout` for each step."""
         self._tail.check()
+        self._seal_until(self._tail.settled)
+
+    def _seal_until(self, done: Callable[[], bool]) -> None:
         self._tail.cut_all()
         if self._inline:
             self._run_inline()
         sealed, since_ns = self._sealer.segments, self._clock.monotonic_ns()
-        while not self._tail.settled():
+        while not done():
             if self._sealer.segments != sealed:
                 sealed, since_ns = self._sealer.segments, self._clock.monotonic_ns()
             waited_ns = self._clock.monotonic_ns() - since_ns
@@ -381,6 +414,12 @@ class Store:
         """Names of all channels, sorted."""
         return sorted(channel.name for channel in self._channels)
 
+    @property
+    def listing(self) -> Listing:
+        """What the store holds, for those who look from outside."""
+        self._tail.check()
+        return Listing(self._ground, self._reader, self._open_files)
+
     def schema(self, channel: str) -> pa.Schema:
         """The channel's schema of now."""
         version = self._channels.find(channel).version
@@ -389,16 +428,17 @@ class Store:
     def remove_channel(self, name: str) -> int:
         """Delete all events of a channel, whoever is still owed them, and count the losses; returns how many went.
 
-        The channel stays, and its next event gets the next seq. For a store without threads (`inline=True`): nothing
-        else may delete segments meanwhile.
+        What is committed meanwhile goes with it or stays, in order. The name is free again: if it is written to, its
+        next event gets the next seq, so no number comes twice.
         """
         self._tail.check()
-        if not self._inline:
-            raise BadRequest("a channel can only be removed by a store that was opened with inline=True")
         channel = self._channels.find(name)
-        removed = self._keeper.empty(channel)  # first, since it makes room to seal the rest
-        self.flush()
-        return removed + self._keeper.empty(channel)
+        last_seq = channel.last_seq
+        removed = self._keeper.remove(channel, last_seq=last_seq)  # first, since it makes room to seal the rest
+        self._seal_until(lambda: channel.published_seq >= last_seq)
+        removed += self._keeper.remove(channel, last_seq=last_seq)
+        self._keeper.retire_if_empty(channel)
+        return removed
 
     def read(
         self,

@@ -27,7 +27,7 @@ from holdfast.cli.demo.events import make_frame
 from holdfast.clock import SystemClock
 from holdfast.model.frame import SlotFrame
 from holdfast.model.positions import Fsn
-from holdfast.store.committer import CommitFuture
+from holdfast.store.answer import CommitFuture
 from holdfast.store.store import Store
 
 WINDOW = 64

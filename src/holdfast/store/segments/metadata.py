@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 FORMAT_VERSION = 1
 KEY_PREFIX = "holdfast."
@@ -71,6 +70,10 @@ def event_time_range(batches: Iterable[pa.RecordBatch], column: str) -> tuple[in
     (None, None) when there is no such column, it is of another type, or every value is null. A time beyond what 64 bits
     of nanoseconds hold (1677 to 2262) counts as the end of that range.
     """
+    if not column:
+        return None, None
+    import pyarrow.compute as pc  # 7 MB that few channels need
+
     ends: list[int] = []
     for batch in batches:
         if column not in batch.schema.names:

@@ -54,6 +54,7 @@ FORM_STREAM = 1
 
 _FRAME = struct.Struct("<BBHIQqQ16s")
 _ENTRY = struct.Struct("<IIQIHHIIQ")
+_ENTRY_AND_FRAME = struct.Struct(_ENTRY.format + _FRAME.format[1:])
 _VERSION = 1
 _NO_ID = bytes(16)
 _IDENTITIES = {type(None): 0, SlotFrame: 1, Guid: 2, EventIds: 3}
@@ -183,12 +184,23 @@ NO_OPTIONS = EntryOptions()
 def encode_frame(
     entries: list[EntryPlace], *, identity: Identity, first_committed_id: int, ingested_at_ns: int, payload_crc: int
 ) -> NewRecord:
-    """A frame's record; `payload_crc` is the checksum of the entries' Arrow bytes in order."""
-    tail = b"".join(_directory(entries))
+    """A frame's record; `payload_crc` is the checksum of the entries' Arrow bytes in order.
+
+    A frame of one entry without options, the common case, is packed in one go: the same bytes at a third of the cost.
+    """
     fsn, frame_id = _identity_fields(identity)
-    tail += _FRAME.pack(
-        _VERSION, _IDENTITIES[type(identity)], len(entries), 0, first_committed_id, ingested_at_ns, fsn, frame_id
-    )
+    kind, count = _IDENTITIES[type(identity)], len(entries)
+    if count == 1 and entries[0].options is NO_OPTIONS:
+        e = entries[0]
+        p = e.payload
+        size = p.buffer.size
+        tail = _ENTRY_AND_FRAME.pack(
+            e.channel_id, e.schema_id, e.first_seq, p.rows, p.form, 0, 0, 0, size,
+            _VERSION, kind, 1, 0, first_committed_id, ingested_at_ns, fsn, frame_id,
+        )  # fmt: skip
+        return NewRecord(KIND_FRAME, [p.buffer, tail], size + len(tail), crc32c(tail, payload_crc))
+    tail = b"".join(_directory(entries))
+    tail += _FRAME.pack(_VERSION, kind, count, 0, first_committed_id, ingested_at_ns, fsn, frame_id)
     buffers: list[Bytes] = [e.payload.buffer for e in entries]
     size = sum([e.payload.buffer.size for e in entries]) + len(tail)
     buffers.append(tail)
