@@ -1,0 +1,332 @@
+"""One connection that sends frames, without the connection: messages in, what to commit and what to answer out.
+
+A session has two halves that share nothing, so that a large message may be decoded on another thread while answers go
+out. Neither does I/O or reads a clock.
+
+- `FrameReader` turns binary messages, in order, into what is to be committed. It tells the two payloads apart by their
+  magic, keeps the symbol dictionary, collects deferred groups and gives frames their identity.
+- `Answers` numbers messages and says what may be answered: wireSeq counts every binary message from 0.
+
+Promises (docs/reference/ingest-session.md has them for writers of clients):
+
+    message ──► expect ──► read ──► Frame ────► the store ──► accepted ─┐
+                             │                            └─► refused ──┤
+                             ├───► None: nothing to store ─► accepted ──┤
+                             ├───► None: group grows ──────► withheld ──┤
+                             └───► WireError ──────────────► refused ───┴──► take: OK, error
+
+1. An OK is cumulative: every message up to its wireSeq is accepted. It names the last seq of each channel that the
+   newly covered messages reached.
+2. After a refusal nothing at or beyond it is answered with OK, the OK for what came before goes out first, and later
+   messages are consumed without an answer. The earliest refusal wins.
+3. A deferred group is answered with the message that ends it. It is committed as one frame or not at all; only a group
+   that outgrows the bounds of a frame, from a client without identity, is committed in parts.
+4. A frame's identity is the one it carries; else the slot of the upgrade request with the number of the frame; else
+   none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.errors import Category, WireError
+from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, SlotFrame
+from holdfast.model.positions import Fsn
+from holdfast.wire import hfa, qwp, replies
+from holdfast.wire.limits import FrameLimits
+
+HFA_MAGIC, QWP_MAGIC = b"HFA1", b"QWP1"
+
+DEFERRED_ROWS_MAX = 1_000_000
+"""Rows a deferred group may hold before it must be ended; what the reference server of this wire allows."""
+DEFERRED_MESSAGES_MAX = 10_000
+"""Messages of a deferred group: each waits for its answer. Clients end their groups after a hundred."""
+SYMBOL_BYTES = 16
+"""What a symbol costs beside its text."""
+
+
+class SlotOrigin(NamedTuple):
+    """Where the upgrade request says the first frame stands in the sender's slot."""
+
+    slot_id: bytes
+    first_fsn: int
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """What the store is to commit as one."""
+
+    entries: tuple[Entry, ...]
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Bounds of one connection's decoding."""
+
+    frame: FrameLimits
+    deferred_bytes_max: int
+    """In memory, as Arrow."""
+    deferred_rows_max: int = DEFERRED_ROWS_MAX
+
+
+class FrameReader:
+    """Decodes the messages of one connection, in order. One caller at a time, on any thread."""
+
+    def __init__(self, limits: SessionLimits, *, origin: SlotOrigin | None = None) -> None:
+        self._limits = limits
+        self._origin = origin
+        self._dictionary = qwp.SymbolDictionary()
+        self._group: list[Entry] = []
+        self._group_messages = self._group_rows = self._group_bytes = 0
+        self._next_fsn = origin.first_fsn if origin is not None else 0
+        self._has_data = False
+        self.deferring = False
+        """Whether a deferred group is open: the message just read waits for the one that ends it."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept between messages: the open group and the symbol dictionary."""
+        dictionary = self._dictionary
+        return self._group_bytes + dictionary.size_bytes + SYMBOL_BYTES * dictionary.size
+
+    def forget(self) -> None:
+        """Drop what is kept: nothing will be read any more."""
+        self._group, self._group_bytes = [], 0
+        self._dictionary = qwp.SymbolDictionary()
+
+    def read(self, message: bytes, *, now_us: int) -> Frame | None:
+        """The frame to commit; None if there is nothing to store yet, or at all. `WireError` if it must be refused.
+
+        While `deferring`, a frame is a part of the open group, and its message waits for the end of the group all the
+        same. `now_us` is the time for rows that come without one.
+        """
+        magic = message[:4]
+        if magic == HFA_MAGIC:
+            return self._read_arrow(message)
+        if magic == QWP_MAGIC:
+            return self._read_columns(message, now_us)
+        raise _refusal("byte 0", f"a message starts with HFA1 or QWP1, this one with {magic!r}")
+
+    def _read_arrow(self, message: bytes) -> Frame | None:
+        found = hfa.decode(message, self._limits.frame)
+        if self.deferring:
+            raise _refusal("byte 0", "an Arrow frame came inside a deferred group; end the group first")
+        counted = self._count()
+        if not found.entries:
+            return None
+        identity: Identity = counted
+        if found.slot_id is not None:
+            identity = SlotFrame(found.slot_id, Fsn(found.fsn))
+        elif found.guid is not None:
+            identity = Guid(found.guid)
+        return Frame(found.entries, identity)
+
+    def _read_columns(self, message: bytes, now_us: int) -> Frame | None:
+        found = qwp.decode(message, self._dictionary, self._limits.frame, now_us=now_us)
+        if not found.entries and not self._has_data and not found.deferred:
+            return None  # a catch-up message: it fills the dictionary of a new connection and is in no slot
+        identity = self._count()
+        entries = found.entries
+        if found.deferred:
+            self.deferring = True
+            entries = self._defer(entries)
+        elif self.deferring:
+            entries = self._end_group(entries)
+        return Frame(entries, identity) if entries else None
+
+    def _count(self) -> SlotFrame | None:
+        """The slot's number of this message; every one counts from the first that brings data."""
+        self._has_data = True
+        if self._origin is None:
+            return None
+        fsn, self._next_fsn = self._next_fsn, self._next_fsn + 1
+        return SlotFrame(self._origin.slot_id, Fsn(fsn))
+
+    def _defer(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Add to the open group; what must be committed before, because the group is too large to be kept."""
+        part: tuple[Entry, ...] = ()
+        rows, size = _measure(entries)
+        limits = self._limits
+        self._group_messages += 1
+        if self._group_messages > DEFERRED_MESSAGES_MAX:
+            raise _refusal(
+                "deferred group",
+                f"it has more than {DEFERRED_MESSAGES_MAX} messages: end groups earlier",
+                category=Category.WRITE_ERROR,
+            )
+        if self._group_rows + rows > limits.deferred_rows_max or self._group_bytes + size > limits.deferred_bytes_max:
+            if self._origin is not None:
+                raise _refusal(
+                    "deferred group",
+                    f"it has {self._group_rows + rows} rows in {self._group_bytes + size} bytes; of a slot at most "
+                    f"{limits.deferred_rows_max} rows and {limits.deferred_bytes_max} bytes are committed as one: "
+                    "end groups earlier",
+                    category=Category.WRITE_ERROR,
+                )
+            part = self._take_group()
+        self._group += entries
+        self._group_rows += rows
+        self._group_bytes += size
+        return part
+
+    def _end_group(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        self._group += entries
+        self._group_messages, self.deferring = 0, False
+        return self._take_group()
+
+    def _take_group(self) -> tuple[Entry, ...]:
+        group, self._group = self._group, []
+        self._group_rows = self._group_bytes = 0
+        return joined(group)
+
+
+def _measure(entries: Iterable[Entry]) -> tuple[int, int]:
+    batches = [entry.batch for entry in entries]
+    return sum([batch.num_rows for batch in batches]), sum([batch.nbytes for batch in batches])
+
+
+def _refusal(place: str, reason: str, *, category: Category = Category.PARSE_ERROR) -> WireError:
+    return WireError(category=category, reason=reason, place=place)
+
+
+def joined(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """The same events with fewer entries: neighbours of one channel and one schema become one batch."""
+    by_channel: dict[str, list[list[Entry]]] = {}
+    for entry in entries:
+        runs = by_channel.setdefault(entry.channel, [])
+        if runs and _fits(runs[-1][0], entry):
+            runs[-1].append(entry)
+        else:
+            runs.append([entry])
+    return tuple(_as_one(run) for runs in by_channel.values() for run in runs)
+
+
+def _fits(first: Entry, entry: Entry) -> bool:
+    return entry.partitions == first.partitions and entry.batch.schema.equals(first.batch.schema, check_metadata=True)
+
+
+def _as_one(run: list[Entry]) -> Entry:
+    if len(run) == 1:
+        return run[0]
+    return Entry(run[0].channel, pa.concat_batches([entry.batch for entry in run]), run[0].partitions)
+
+
+class Ticket(msgspec.Struct, gc=False):
+    """A message that waits for its answer."""
+
+    wire_seq: int
+    accepted: bool = False
+    withheld: bool = False
+    channels: tuple[tuple[str, int], ...] = ()
+    refusal: tuple[Category, str] | None = None
+
+
+class Answers:
+    """Which messages may be answered, in order."""
+
+    def __init__(self, *, durable: bool = False) -> None:
+        self._durable = durable
+        self._next_wire_seq = 0
+        self._waiting: deque[Ticket] = deque()
+        self._answered: dict[str, int] = {}
+        self._durable_seqs: dict[str, int] = {}
+        self._durable_sent: dict[str, int] = {}
+        self.refused = False
+        """Whether a message was refused: what comes later is consumed without an answer."""
+        self.acknowledged = -1
+        """The last wireSeq that was answered with OK."""
+
+    @property
+    def next_wire_seq(self) -> int:
+        """The number of the next message."""
+        return self._next_wire_seq
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for their answer."""
+        return len(self._waiting)
+
+    def expect(self) -> Ticket:
+        """Number a message."""
+        ticket = Ticket(self._next_wire_seq)
+        self._next_wire_seq += 1
+        if not self.refused:
+            self._waiting.append(ticket)
+        return ticket
+
+    def accept(self, ticket: Ticket, receipt: FrameReceipt | None = None) -> None:
+        """The message is committed, or needed no commit. It ends the group that was withheld, if there is one."""
+        if receipt is not None:
+            ticket.channels = tuple([(entry.channel, entry.last_seq) for entry in receipt.entries if entry.last_seq])
+        ticket.accepted = True
+
+    def withhold(self, ticket: Ticket) -> None:
+        """The message belongs to a deferred group: it is answered with the message that ends the group."""
+        ticket.withheld = True
+
+    def refuse(self, ticket: Ticket, category: Category, reason: str) -> None:
+        """Nothing of the message is stored. What came after it is not answered any more."""
+        waiting = self._waiting
+        while waiting and waiting[-1].wire_seq > ticket.wire_seq:
+            waiting.pop()
+        if not waiting or waiting[-1] is not ticket:
+            return  # an earlier refusal took its place
+        ticket.refusal = (category, reason)
+        self.refused = True
+
+    def durable(self, channel: str, seq: int) -> None:
+        """Everything of a channel up to `seq` is in the object store."""
+        self._durable_seqs[channel] = max(seq, self._durable_seqs.get(channel, 0))
+
+    def take(self) -> list[bytes]:
+        """The answers that can go out now, in order; at most one OK."""
+        out: list[bytes] = []
+        covered: dict[str, int] = {}
+        last = self._settle(covered)
+        if last >= 0:
+            self.acknowledged = last
+            out.append(replies.encode_ok(last, list(covered.items())))
+        if self._durable:
+            out += self._take_durable(covered)
+        if self._waiting and (refusal := self._refusal()) is not None:
+            out.append(replies.encode_refusal(*refusal))
+            self._waiting.clear()
+        return out
+
+    def _settle(self, covered: dict[str, int]) -> int:
+        """Take the accepted ones from the front; the last wireSeq, or -1. A withheld one goes with its group's end."""
+        last, waiting = -1, self._waiting
+        while waiting:
+            ready = next((n for n, ticket in enumerate(waiting) if not ticket.withheld), None)
+            if ready is None or not waiting[ready].accepted:
+                break
+            last = waiting[ready].wire_seq
+            for _ in range(ready + 1):
+                for channel, seq in waiting.popleft().channels:
+                    covered[channel] = max(seq, covered.get(channel, 0))
+        return last
+
+    def _refusal(self) -> tuple[Category, int, str] | None:
+        """The refusal, once only withheld messages stand before it."""
+        last = self._waiting[-1]
+        if last.refusal is None or any(not ticket.withheld for ticket in list(self._waiting)[:-1]):
+            return None
+        category, reason = last.refusal
+        return category, last.wire_seq, reason
+
+    def _take_durable(self, covered: Mapping[str, int]) -> list[bytes]:
+        for channel, seq in covered.items():
+            self._answered[channel] = max(seq, self._answered.get(channel, 0))
+        news = {
+            channel: seq
+            for channel, seq in self._durable_seqs.items()
+            if channel in self._answered and seq > self._durable_sent.get(channel, 0)
+        }
+        self._durable_sent.update(news)
+        return [replies.encode_durable_ack(list(news.items()))] if news else []

@@ -1,0 +1,303 @@
+"""The ingest session without a network: what is to be committed, and what may be answered when."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import Category, WireError
+from holdfast.model.frame import Durability, Entry, FrameReceipt, Guid, Receipt, SlotFrame
+from holdfast.model.positions import CommittedId, Fsn, Seq
+from holdfast.wire import hfa, qwp, replies
+from holdfast.wire.ingest import Answers, FrameReader, SessionLimits, SlotOrigin, Ticket, joined
+from holdfast.wire.limits import FrameLimits
+from holdfast.wire.replies import Ok, Refusal
+
+SLOT = bytes(range(16))
+LIMITS = SessionLimits(FrameLimits(), deferred_bytes_max=1 << 20, deferred_rows_max=10)
+
+
+def batch(*numbers: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(numbers, pa.int64())})
+
+
+def arrow(*numbers: int, slot_id: bytes | None = None, fsn: int = 0, guid: bytes | None = None) -> bytes:
+    return b"".join(hfa.encode([Entry("trades", batch(*numbers))], slot_id=slot_id, fsn=fsn, guid=guid))
+
+
+def columns(*numbers: int, channel: str = "trades", deferred: bool = False) -> bytes:
+    entries = [Entry(channel, batch(*numbers))] if numbers else []
+    return qwp.encode(entries, None, deferred=deferred)
+
+
+def receipt(*marks: tuple[str, int]) -> FrameReceipt:
+    entries = tuple(
+        Receipt(channel, Seq(seq), Seq(seq), CommittedId(seq), duplicate=False, durability=Durability.SYNCED)
+        for channel, seq in marks
+    )
+    return FrameReceipt(entries, duplicate=False, durability=Durability.SYNCED)
+
+
+def reader(origin: SlotOrigin | None = None) -> FrameReader:
+    return FrameReader(LIMITS, origin=origin)
+
+
+def numbers_of(entries: tuple[Entry, ...]) -> list[list[int]]:
+    return [entry.batch.column("n").to_pylist() for entry in entries]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_arrow_frame_keeps_the_slot_identity_it_carries() -> None:
+    frame = reader(SlotOrigin(bytes(16), 900)).read(arrow(1, 2, slot_id=SLOT, fsn=7), now_us=0)
+    assert frame is not None
+    assert frame.identity == SlotFrame(SLOT, Fsn(7))
+    assert numbers_of(frame.entries) == [[1, 2]]
+
+
+def test_arrow_frame_with_guid_is_known_by_it() -> None:
+    frame = reader().read(arrow(1, guid=SLOT), now_us=0)
+    assert frame is not None
+    assert frame.identity == Guid(SLOT)
+
+
+def test_frame_without_any_identity_has_none() -> None:
+    first, second = reader().read(arrow(1), now_us=0), reader().read(columns(1), now_us=0)
+    assert first is not None
+    assert second is not None
+    assert first.identity is None
+    assert second.identity is None
+
+
+def test_frames_of_an_upgrade_slot_are_numbered_from_its_first() -> None:
+    session = reader(SlotOrigin(SLOT, 40))
+    frames = [session.read(columns(n), now_us=0) for n in (1, 2, 3)]
+    assert [frame and frame.identity for frame in frames] == [SlotFrame(SLOT, Fsn(fsn)) for fsn in (40, 41, 42)]
+
+
+def test_catch_up_messages_before_the_first_data_are_not_counted() -> None:
+    session = reader(SlotOrigin(SLOT, 40))
+    assert session.read(columns(), now_us=0) is None
+    assert session.read(columns(), now_us=0) is None
+    frame = session.read(columns(5), now_us=0)
+    assert frame is not None
+    assert frame.identity == SlotFrame(SLOT, Fsn(40))
+
+
+def test_empty_message_after_data_counts_as_a_frame() -> None:
+    session = reader(SlotOrigin(SLOT, 40))
+    session.read(columns(1), now_us=0)
+    assert session.read(columns(), now_us=0) is None
+    frame = session.read(columns(2), now_us=0)
+    assert frame is not None
+    assert frame.identity == SlotFrame(SLOT, Fsn(42))
+
+
+def test_deferred_group_becomes_one_frame_with_the_last_identity() -> None:
+    session = reader(SlotOrigin(SLOT, 10))
+    assert session.read(columns(1, 2, deferred=True), now_us=0) is None
+    assert session.deferring
+    assert session.read(columns(3, channel="quotes", deferred=True), now_us=0) is None
+    frame = session.read(columns(4), now_us=0)
+    assert not session.deferring
+    assert frame is not None
+    assert frame.identity == SlotFrame(SLOT, Fsn(12))
+    assert {entry.channel: entry.batch.column("n").to_pylist() for entry in frame.entries} == {
+        "trades": [1, 2, 4],
+        "quotes": [3],
+    }
+
+
+def test_empty_message_ends_a_deferred_group() -> None:
+    session = reader()
+    session.read(columns(1, deferred=True), now_us=0)
+    frame = session.read(columns(), now_us=0)
+    assert frame is not None
+    assert numbers_of(frame.entries) == [[1]]
+    assert session.read(columns(2), now_us=0) is not None
+
+
+def test_group_of_a_slot_beyond_its_rows_is_refused_with_the_bound() -> None:
+    session = reader(SlotOrigin(SLOT, 0))
+    session.read(columns(*range(8), deferred=True), now_us=0)
+    with pytest.raises(WireError, match=r"11 rows.*at most 10 rows") as caught:
+        session.read(columns(8, 9, 10, deferred=True), now_us=0)
+    assert caught.value.category is Category.WRITE_ERROR
+
+
+def test_group_of_a_slot_beyond_its_bytes_is_refused() -> None:
+    session = FrameReader(SessionLimits(FrameLimits(), deferred_bytes_max=100), origin=SlotOrigin(SLOT, 0))
+    session.read(columns(1, 2, deferred=True), now_us=0)
+    with pytest.raises(WireError, match="and 100 bytes"):
+        session.read(columns(*range(8), deferred=True), now_us=0)
+
+
+def test_group_without_identity_that_outgrows_a_frame_is_committed_in_parts() -> None:
+    session = reader()
+    frames = [session.read(columns(*range(n, n + 4), deferred=True), now_us=0) for n in range(0, 20, 4)]
+    assert session.deferring
+    frames.append(session.read(columns(20), now_us=0))
+    parts = [numbers_of(frame.entries)[0] for frame in frames if frame is not None]
+    assert [len(part) for part in parts] == [8, 8, 5]
+    assert [number for part in parts for number in part] == list(range(21))
+
+
+def test_arrow_frame_inside_a_deferred_group_is_refused() -> None:
+    session = reader()
+    session.read(columns(1, deferred=True), now_us=0)
+    with pytest.raises(WireError, match="deferred group"):
+        session.read(arrow(2), now_us=0)
+
+
+@pytest.mark.parametrize("message", [b"", b"QWP", b"HFA2" + bytes(40), b"GET / HTTP/1.1\r\n", bytes(64)])
+def test_message_of_neither_kind_is_a_parse_error(message: bytes) -> None:
+    with pytest.raises(WireError) as caught:
+        reader().read(message, now_us=0)
+    assert caught.value.category is Category.PARSE_ERROR
+
+
+def test_joining_keeps_rows_in_order_and_schemas_apart() -> None:
+    wide = pa.record_batch({"n": pa.array([3], pa.int64()), "more": ["x"]})
+    entries = [Entry("a", batch(1)), Entry("b", batch(9)), Entry("a", batch(2)), Entry("a", wide), Entry("a", batch(4))]
+    assert [(entry.channel, entry.batch.column("n").to_pylist()) for entry in joined(entries)] == [
+        ("a", [1, 2]),
+        ("a", [3]),
+        ("a", [4]),
+        ("b", [9]),
+    ]
+
+
+# -- answering --------------------------------------------------------------------------------------------------------
+
+
+def taken(answers: Answers) -> list[replies.Ok | replies.DurableAck | replies.Refusal]:
+    return [replies.decode(reply) for reply in answers.take()]
+
+
+def tickets(answers: Answers, count: int) -> list[Ticket]:
+    return [answers.expect() for _ in range(count)]
+
+
+def test_every_message_gets_the_next_number_from_zero() -> None:
+    assert [ticket.wire_seq for ticket in tickets(Answers(), 3)] == [0, 1, 2]
+
+
+def test_ok_covers_everything_before_it_with_the_last_seq_of_each_channel() -> None:
+    answers = Answers()
+    first, second, third = tickets(answers, 3)
+    answers.accept(first, receipt(("a", 5), ("b", 1)))
+    answers.accept(second)
+    answers.accept(third, receipt(("a", 9)))
+    assert taken(answers) == [Ok(2, (("a", 9), ("b", 1)))]
+    assert taken(answers) == []
+    assert answers.acknowledged == 2
+
+
+def test_nothing_is_answered_before_what_came_first() -> None:
+    answers = Answers()
+    first, second = tickets(answers, 2)
+    answers.accept(second, receipt(("a", 2)))
+    assert taken(answers) == []
+    answers.accept(first, receipt(("a", 1)))
+    assert taken(answers) == [Ok(1, (("a", 2),))]
+
+
+def test_repeat_is_answered_with_original_positions_and_gone_ones_are_left_out() -> None:
+    answers = Answers()
+    answers.accept(answers.expect(), receipt(("a", 3), ("gone", 0)))
+    assert taken(answers) == [Ok(0, (("a", 3),))]
+
+
+def test_deferred_messages_are_answered_with_the_end_of_their_group() -> None:
+    answers = Answers()
+    first, second, end, after = tickets(answers, 4)
+    answers.withhold(first)
+    answers.withhold(second)
+    assert taken(answers) == []
+    answers.accept(after)
+    assert taken(answers) == []
+    answers.accept(end, receipt(("a", 7)))
+    assert taken(answers) == [Ok(3, (("a", 7),))]
+
+
+def test_parts_of_a_group_are_named_in_the_ok_of_its_end() -> None:
+    answers = Answers()
+    part, end = tickets(answers, 2)
+    answers.withhold(part)
+    answers.accept(part, receipt(("a", 3), ("b", 1)))
+    assert taken(answers) == []
+    answers.accept(end, receipt(("a", 7)))
+    assert taken(answers) == [Ok(1, (("a", 7), ("b", 1)))]
+
+
+def test_refusal_goes_out_behind_the_ok_for_what_came_before() -> None:
+    answers = Answers()
+    first, second, third = tickets(answers, 3)
+    answers.refuse(second, Category.SCHEMA_MISMATCH, "column 'n'")
+    assert taken(answers) == []
+    answers.accept(third, receipt(("a", 9)))
+    answers.accept(first, receipt(("a", 1)))
+    assert taken(answers) == [Ok(0, (("a", 1),)), Refusal(0x03, Category.SCHEMA_MISMATCH, 1, "column 'n'")]
+    assert taken(answers) == []
+
+
+def test_nothing_is_answered_after_a_refusal() -> None:
+    answers = Answers()
+    answers.refuse(answers.expect(), Category.PARSE_ERROR, "bad")
+    taken(answers)
+    later = answers.expect()
+    assert later.wire_seq == 1
+    answers.accept(later, receipt(("a", 1)))
+    assert taken(answers) == []
+    assert answers.waiting == 0
+    assert answers.refused
+
+
+def test_earlier_refusal_takes_the_place_of_a_later_one() -> None:
+    answers = Answers()
+    first, second, third = tickets(answers, 3)
+    answers.refuse(third, Category.PARSE_ERROR, "later")
+    answers.refuse(second, Category.WRITE_ERROR, "earlier")
+    answers.accept(first)
+    assert taken(answers) == [Ok(0), Refusal(0x09, Category.WRITE_ERROR, 1, "earlier")]
+
+
+def test_later_refusal_does_not_take_the_place_of_an_earlier_one() -> None:
+    answers = Answers()
+    first, second = tickets(answers, 2)
+    answers.refuse(first, Category.WRITE_ERROR, "earlier")
+    answers.refuse(second, Category.PARSE_ERROR, "later")
+    assert taken(answers) == [Refusal(0x09, Category.WRITE_ERROR, 0, "earlier")]
+
+
+def test_refused_group_is_not_answered_with_ok_for_its_first_messages() -> None:
+    answers = Answers()
+    before, first, end = tickets(answers, 3)
+    answers.accept(before)
+    answers.withhold(first)
+    answers.refuse(end, Category.WRITE_ERROR, "full")
+    assert taken(answers) == [Ok(0), Refusal(0x09, Category.WRITE_ERROR, 2, "full")]
+
+
+def test_durable_answers_follow_the_ok_of_their_channels() -> None:
+    answers = Answers(durable=True)
+    first, second = tickets(answers, 2)
+    answers.durable("a", 5)
+    answers.durable("foreign", 8)
+    assert taken(answers) == []
+    answers.accept(first, receipt(("a", 5)))
+    assert taken(answers) == [Ok(0, (("a", 5),)), replies.DurableAck((("a", 5),))]
+    answers.accept(second, receipt(("a", 7)))
+    assert taken(answers) == [Ok(1, (("a", 7),))]
+    answers.durable("a", 7)
+    answers.durable("a", 6)
+    assert taken(answers) == [replies.DurableAck((("a", 7),))]
+    assert taken(answers) == []
+
+
+def test_durable_answers_are_not_sent_to_those_who_did_not_ask() -> None:
+    answers = Answers()
+    answers.accept(answers.expect(), receipt(("a", 5)))
+    answers.durable("a", 5)
+    assert taken(answers) == [Ok(0, (("a", 5),))]
