@@ -13,6 +13,11 @@
 | memory.py | resident memory while a backlog is written and read |
 | backlog.py | the process that `memory.py` watches |
 | acks.py | answers of subscribers, idle subscribers, eviction |
+| ingest.py | the whole server: frames over WebSocket, answered after the sync, 1 and 16 connections |
+| ingest_load.py | its producer, in a process of its own |
+| bare_sockets.py | its limit: a WebSocket server that only answers |
+| jetstream.py | NATS JetStream beside it, if it is installed |
+| sender.py | a sender's hand-over, alone; frames, rows and messages through a server to its disk |
 | workload.py | events, callers, and the bare disk to compare with |
 | figures.py | what a result is, and how results are shown |
 

@@ -62,8 +62,8 @@ install_uv() {
 # by the hashes in uv.lock.
 install_locked() {
     case $WANT in
-        base) groups="--no-default-groups" exact=--inexact ;; # leaves the tools of `dev` where they are
-        dev) groups="--group dev" exact= ;;
+        base) groups="--no-default-groups --extra server" exact=--inexact ;; # leaves the tools of `dev` where they are
+        dev) groups="--group dev --extra server --extra tier --extra spark" exact= ;;
         *) stop "unknown set '$WANT': base or dev" ;;
     esac
     say "installing what uv.lock names ($WANT)"

@@ -3,8 +3,13 @@
 Programs hand it events; it keeps every one of them through crashes, outages and restarts; readers take them from there,
 each at its own pace. The parts, in the order an event meets them:
 
-    cli         the command `holdfast`: a demo, looking into a store, verifying and repairing it
+    sender      the producer's side: events become frames, kept in a slot and sent until a server has them
+    wire        the ingest wire as bytes and values: frames of producers, messages of QuestDB clients, replies
+    server      the process that accepts frames from many producers; who may do what; the admin HTTP
     store       accepts frames, logs them, seals them into Arrow segments; subscribers, retention, recovery, repair
+    tier        published segments in an object store; durable acknowledgements; a wiped store back from there
+    spark       channels as tables and streams of Spark; each batch is read once, whatever is killed
+    cli         the command `holdfast`: serving, sending, looking into a store, verifying and repairing it, a demo
     model       the words every part shares, as types: names, positions, frames, schemas
     disk        the seam to the disk: what each call promises, checksums, records, one append log
     testing     honest fakes that we ship: a disk that loses power, a clock that is set by hand
@@ -23,12 +28,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.sender.asyncsender import AsyncSender
+    from holdfast.sender.sender import Sender
     from holdfast.store.store import Store
 
 __version__ = "0.1.0"
-__all__ = ["Store", "__version__"]
+__all__ = ["AsyncSender", "Sender", "Store", "__version__"]
 
-_HOMES = {"Store": "holdfast.store.store"}
+_HOMES = {
+    "AsyncSender": "holdfast.sender.asyncsender",
+    "Sender": "holdfast.sender.sender",
+    "Store": "holdfast.store.store",
+}
 
 if not TYPE_CHECKING:
 

@@ -5,18 +5,40 @@
     │   ├── Backpressure       a configured bound is reached; waits first, then says used and cap
     │   ├── ChannelFull        a channel that refuses new events is at its limit
     │   ├── DiskFull           the filesystem has no room; nothing was written
-    │   └── Locked             another process owns this directory; names its pid
+    │   ├── Locked             another process owns this directory; names its pid
+    │   ├── NotConnected       no server of a sender's list could be reached at the start
+    │   ├── QuotaReached       a limit of the one who calls is reached; says when to come back
+    │   ├── ServerAway         the admin server does not answer, or answers that it cannot now
+    │   ├── SlotFull           a sender has no room left; says whether the server is slow or away
+    │   ├── TierUnavailable    the object store does not answer, or answers that it cannot now
+    │   └── Reentered          a signal handler called what it interrupted; nothing was taken
     ├── BadRequest             the call is wrong; nothing was changed
     │   ├── InvalidName        a channel or subscriber name outside the allowed alphabet
     │   ├── InvalidConfig      an unknown key, a bad value, or two settings that contradict
     │   ├── InvalidBatch       a batch that may not be stored: bad bytes, types or size
+    │   ├── FrameTooLarge      a frame that no segment of its sender can hold
     │   ├── LimitReached       no more channels, or no more subscribers of a channel, are allowed
     │   ├── SchemaMismatch     a column that does not fit its channel
     │   └── UnknownChannel     reading from a channel that does not exist
     ├── DamagedData            bytes on disk are not what was written
     │   ├── CorruptData        a checksum or a structure is wrong; names file and byte
+    │   ├── DamagedObject      an object of the tier is missing, or is not what was stored
     │   └── UnsupportedFormat  written by a version this one does not read
+    ├── AccessRefused          who calls may not do this; nothing was changed
+    │   ├── Unauthenticated    no credential, or one that is unknown, expired or revoked
+    │   └── Forbidden          a known caller without the right
+    ├── EventsGone             events that a reader was to get are not there any more; names channel and range
+    ├── WireError              bytes from the other side are not what the protocol allows; says category and place
+    ├── Unprotected            would listen for everyone without TLS and authentication; not started
+    ├── CannotListen           an address is taken, or is none of this machine; not started
+    ├── TierRefused            the object store refuses us, has no such bucket, or cannot do what a tier needs
+    ├── TierMismatch           the tier and the data directory are not of one store, or not of one time
+    ├── FencedOut              another process has taken over the tier; this one writes nothing more to it
     ├── StoreFailed            an I/O error ended this store; reopen it to go on
+    ├── SenderHalted           a sender sends nothing more: a refusal, or a frame that ends connections
+    ├── FrameRefused           a server refused this frame for good; the sender set it aside and went on
+    ├── Incompatible           a server does not confirm what a client asks for
+    ├── SlotFailed             an I/O error ended this slot; open the sender again to go on
     └── Closed                 the object was closed before the call
 
 Texts are lower case and name the file and byte, or the name and value. Fields carry the same facts for programs.
@@ -24,6 +46,8 @@ Texts are lower case and name the file and byte, or the name and value. Fields c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 
 
@@ -80,6 +104,83 @@ class Locked(RetryLater):
         self.holder_pid = holder_pid
 
 
+class NotConnected(RetryLater):
+    """No server of the list could be reached while the sender started. `failures` has one text per address."""
+
+    def __init__(self, *, failures: Sequence[str], waited_s: float) -> None:
+        super().__init__(
+            f"no server could be reached in {waited_s:.1f} s ({'; '.join(failures)}); start one, correct addr, or "
+            "set initial_connect_retry to on or async"
+        )
+        self.failures = tuple(failures)
+        self.waited_s = waited_s
+
+
+class QuotaReached(RetryLater):
+    """A limit of one principal is reached; others are not touched by it."""
+
+    def __init__(self, *, principal: str, limit: str, allowed: int, retry_after_s: float) -> None:
+        super().__init__(
+            f"principal {principal!r} is at {limit}={allowed}; try again in {max(1, round(retry_after_s))} s"
+        )
+        self.principal = principal
+        self.limit = limit
+        self.allowed = allowed
+        self.retry_after_s = retry_after_s
+
+
+class ServerAway(RetryLater):
+    """The admin server does not answer, or answers that it cannot now."""
+
+    def __init__(self, *, addr: str, reason: str, waited_s: float) -> None:
+        super().__init__(f"{addr} does not answer after {waited_s:.1f} s: {reason}; start the server or correct addr")
+        self.addr = addr
+        self.reason = reason
+        self.waited_s = waited_s
+
+
+class SlotFull(RetryLater):
+    """A sender's slot or memory ring is at its cap, and no acknowledgement made room while the producer waited.
+
+    `outage` is None when the connection stands, so that the server is slower than the producer; otherwise it says since
+    when the sender has been reconnecting, and how often it has tried.
+    """
+
+    def __init__(self, *, used_bytes: int, cap_bytes: int, waited_s: float, outage: str | None) -> None:
+        why = f"the sender is reconnecting {outage}" if outage else "the server is slower than the producer"
+        super().__init__(
+            f"sf_max_total_bytes is reached: {used_bytes} of {cap_bytes} bytes used after waiting {waited_s:.1f} s; "
+            f"{why}; the frame was not taken and can be handed over again"
+        )
+        self.used_bytes = used_bytes
+        self.cap_bytes = cap_bytes
+        self.waited_s = waited_s
+        self.outage = outage
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the server is away, rather than slow."""
+        return self.outage is not None
+
+
+class TierUnavailable(RetryLater):
+    """The object store failed to answer, or said that it cannot now. What was asked may or may not have happened."""
+
+    def __init__(self, *, url: str, action: str, reason: str) -> None:
+        super().__init__(f"tier {url}: {action}: {reason}")
+        self.url = url
+        self.action = action
+        self.reason = reason
+
+
+class Reentered(RetryLater):
+    """A signal handler hands over a frame while it interrupts the same thread doing so; repeat it after the handler."""
+
+    def __init__(self, *, what: str) -> None:
+        super().__init__(f"{what} was interrupted by a signal handler that calls it again; nothing was taken")
+        self.what = what
+
+
 class BadRequest(HoldfastError):
     """The call is wrong; nothing was changed. Mend the call before repeating it."""
 
@@ -95,12 +196,15 @@ class InvalidName(BadRequest):
 
 
 class InvalidConfig(BadRequest):
-    """A setting that is unknown, out of range, or contradicts another."""
+    """A setting that is unknown, out of range, or contradicts another. `line` is 0 where no line is to blame."""
 
-    def __init__(self, *, key: str, reason: str) -> None:
-        super().__init__(f"setting {key}: {reason}")
+    def __init__(self, *, key: str, reason: str, file: Path | None = None, line: int = 0) -> None:
+        place = f"{file}:{line}: {key}" if file and line else f"{file}: {key}" if file else f"setting {key}"
+        super().__init__(f"{place}: {reason}")
         self.key = key
         self.reason = reason
+        self.file = file
+        self.line = line
 
 
 class InvalidBatch(BadRequest):
@@ -110,6 +214,18 @@ class InvalidBatch(BadRequest):
         super().__init__(f"batch for channel {channel!r} refused: {reason}")
         self.channel = channel
         self.reason = reason
+
+
+class FrameTooLarge(BadRequest):
+    """A frame that does not fit into an empty segment; waiting would not help."""
+
+    def __init__(self, *, frame_bytes: int, allowed_bytes: int) -> None:
+        super().__init__(
+            f"a frame of {frame_bytes} bytes does not fit into a segment, which holds {allowed_bytes}: "
+            "send smaller frames or raise sf_max_segment_bytes"
+        )
+        self.frame_bytes = frame_bytes
+        self.allowed_bytes = allowed_bytes
 
 
 class LimitReached(BadRequest):
@@ -158,6 +274,16 @@ class CorruptData(DamagedData):
         self.dump = dump
 
 
+class DamagedObject(DamagedData):
+    """An object of the tier is missing, or its bytes are not those that were stored."""
+
+    def __init__(self, *, url: str, key: str, reason: str) -> None:
+        super().__init__(f"tier {url}: object {key}: {reason}")
+        self.url = url
+        self.key = key
+        self.reason = reason
+
+
 class UnsupportedFormat(DamagedData):
     """A file of a format version this release does not read."""
 
@@ -168,11 +294,166 @@ class UnsupportedFormat(DamagedData):
         self.supported = supported
 
 
+class AccessRefused(HoldfastError):
+    """Who calls may not do this; nothing was changed. Texts never repeat a credential."""
+
+
+class Unauthenticated(AccessRefused):
+    """No credential, or one that is unknown, expired or revoked."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(f"not authenticated: {reason}")
+        self.reason = reason
+
+
+class Forbidden(AccessRefused):
+    """A known caller without the right."""
+
+    def __init__(self, *, principal: str, action: str) -> None:
+        super().__init__(f"principal {principal!r} may not {action}")
+        self.principal = principal
+        self.action = action
+
+
+class Category(Enum):
+    """What is wrong with a message on the ingest wire. The value is the status byte of the refusal; negative ones have
+    none and are never sent."""
+
+    SCHEMA_MISMATCH = 0x03
+    PARSE_ERROR = 0x05
+    INTERNAL_ERROR = 0x06
+    SECURITY_ERROR = 0x08
+    WRITE_ERROR = 0x09
+    NOT_WRITABLE = 0x0C
+    DICTIONARY_GAP = 0x0D
+    PROTOCOL_VIOLATION = -1  # the connection is closed instead
+    UNKNOWN = -2  # a status byte this version does not know
+
+
+class EventsGone(HoldfastError):
+    """Events that a reader was to get are not there any more. `last_seq` is included."""
+
+    def __init__(self, *, channel: str, first_seq: int, last_seq: int, reason: str) -> None:
+        super().__init__(f"events {first_seq}..{last_seq} of channel {channel!r} are gone: {reason}")
+        self.channel = channel
+        self.first_seq = first_seq
+        self.last_seq = last_seq
+        self.reason = reason
+
+
+class WireError(HoldfastError):
+    """Bytes from the other side are not what the protocol allows. `place` is where: byte, channel, column."""
+
+    def __init__(self, *, category: Category, reason: str, place: str) -> None:
+        super().__init__(f"{place}: {reason}")
+        self.category = category
+        self.reason = reason
+        self.place = place
+
+
+class Unprotected(HoldfastError):
+    """The server would listen for everyone without TLS and authentication; it was not started."""
+
+    def __init__(self, *, key: str, address: str, missing: str) -> None:
+        super().__init__(
+            f"{key} {address} can be reached from other machines, and {missing}: bind a loopback address, "
+            "set up TLS and authentication, or accept the risk with --insecure"
+        )
+        self.key = key
+        self.address = address
+        self.missing = missing
+
+
+class CannotListen(HoldfastError):
+    """The address is taken or is none of this machine's; the server was not started."""
+
+    def __init__(self, *, key: str, address: str, reason: str) -> None:
+        super().__init__(f"{key} {address}: {reason}; stop what listens there, or choose another address")
+        self.key = key
+        self.address = address
+        self.reason = reason
+
+
+class TierRefused(HoldfastError):
+    """Waiting does not mend this: credentials, a bucket that is not there, or a store that overwrites."""
+
+    def __init__(self, *, url: str, reason: str) -> None:
+        super().__init__(f"tier {url}: {reason}")
+        self.url = url
+        self.reason = reason
+
+
+class TierMismatch(HoldfastError):
+    """The tier and the data directory do not belong together; nothing was changed in either."""
+
+    def __init__(self, *, url: str, directory: Path, reason: str) -> None:
+        super().__init__(f"tier {url} and {directory}: {reason}")
+        self.url = url
+        self.directory = directory
+        self.reason = reason
+
+
+class FencedOut(HoldfastError):
+    """A later process opened the same tier. What this one had not stored there is only on its own disk."""
+
+    def __init__(self, *, url: str, epoch: int, later_epoch: int) -> None:
+        super().__init__(
+            f"tier {url}: another process has taken it over (epoch {later_epoch}, this one has {epoch}); "
+            "this one stops: run one server for one tier"
+        )
+        self.url = url
+        self.epoch = epoch
+        self.later_epoch = later_epoch
+
+
 class StoreFailed(HoldfastError):
     """An I/O error ended this store: what was in flight may or may not be stored, and nothing more is accepted."""
 
     def __init__(self, *, file: Path, reason: str) -> None:
         super().__init__(f"{file}: {reason}; the store stopped and accepts nothing more: restart the process")
+        self.file = file
+        self.reason = reason
+
+
+class SenderHalted(HoldfastError):
+    """The sender stopped sending; every frame is kept. `status` is the server's byte, -1 without one."""
+
+    def __init__(self, *, category: Category, reason: str, first_fsn: int, last_fsn: int, status: int = -1) -> None:
+        frames = f"frame {first_fsn}" if first_fsn == last_fsn else f"frames {first_fsn} to {last_fsn}"
+        super().__init__(f"the sender halted at {frames}, {category.name}: {reason}; nothing was dropped")
+        self.category = category
+        self.reason = reason
+        self.first_fsn = first_fsn
+        self.last_fsn = last_fsn
+        self.status = status
+
+
+class FrameRefused(HoldfastError):
+    """A server refused the frame for good. `kept_in` is the copy of it; None without a slot directory."""
+
+    def __init__(self, *, fsn: int, category: Category, reason: str, kept_in: Path | None) -> None:
+        place = f"a copy is in {kept_in}" if kept_in is not None else "no copy is kept without sf_dir"
+        super().__init__(f"frame {fsn} was refused, {category.name}: {reason}; {place}")
+        self.fsn = fsn
+        self.category = category
+        self.reason = reason
+        self.kept_in = kept_in
+
+
+class Incompatible(HoldfastError):
+    """A server does not confirm what a client asks for."""
+
+    def __init__(self, *, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class SlotFailed(HoldfastError):
+    """An I/O error ended this slot: it takes nothing more, and what is on disk is for the next sender to send."""
+
+    def __init__(self, *, file: Path, reason: str) -> None:
+        super().__init__(f"{file}: {reason}; the slot takes nothing more: close the sender and open it again")
         self.file = file
         self.reason = reason
 

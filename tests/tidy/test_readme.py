@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.served import ServedProcess
 from tests.tidy.tree import ROOT, project_files
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,8 +28,10 @@ def test_readme_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.Mon
     names: dict[str, object] = {}
     examples = blocks(README, language="python")
     assert examples
-    for number, example in enumerate(examples, start=1):
-        exec(compile(example, f"README.md, Python block {number}", "exec"), names)
+    with ServedProcess(tmp_path / "served") as server:  # what `holdfast serve` of the README starts, on a free port
+        for number, example in enumerate(examples, start=1):
+            text = example.replace("127.0.0.1:9000", f"127.0.0.1:{server.port}")
+            exec(compile(text, f"README.md, Python block {number}", "exec"), names)
 
 
 def test_readme_opens_with_the_two_commands() -> None:

@@ -7,15 +7,23 @@ what to do next.
 | file | purpose |
 |---|---|
 | main.py | the commands and their options |
-| groups.py | the commands of channels, subscribers and segments, and their options |
+| groups.py | the commands of channels, subscribers, segments and token, and their options |
+| producing.py | the commands `send` and `slots`, and their options |
+| send.py | `holdfast send`: a file or lines to a channel |
+| slots.py | `holdfast slots`: what senders' slots hold; sending it |
+| slotexport.py | `holdfast slots export`: what a slot has to send, as Arrow files |
 | answer.py | exit codes, the error line, the JSON envelope |
+| extras.py | modules that need an extra of the package; settings from a file |
 | display.py | the console, and numbers, sizes and damage for people |
+| serve.py | `holdfast serve`: the server as a process, its signals, how it ends |
 | inspect.py | `holdfast inspect`: tables of what is in a file |
 | verify.py | `holdfast verify`: findings and the verdict |
 | repair.py | `holdfast repair`: what is wrong, what would be done, what is lost |
+| restore.py | `holdfast restore`: a store out of its object store; `verify --remote` |
 | channels.py | `holdfast channels`: what each holds, its limits; remove one |
 | subscribers.py | `holdfast subscribers`: how far each is, what it is owed and lost; remove one |
 | segments.py | `holdfast segments`: which there are, and who still needs them |
-| picture.py | a store as it is now, from copies of its files; settings from a file |
+| token.py | `holdfast token`: make, list and revoke tokens; hash a password |
+| picture.py | a store as it is now, from copies of its files |
 | demo/ | `holdfast demo`: a writer is killed in the middle, and the proof that nothing is lost |
 """

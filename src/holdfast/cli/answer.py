@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import typer
 
-from holdfast.errors import BadRequest, CorruptData, DamagedData, HoldfastError, Locked
+from holdfast.errors import BadRequest, CannotListen, CorruptData, DamagedData, HoldfastError, Locked, Unprotected
 
 
 class ExitCode(IntEnum):
@@ -51,7 +51,7 @@ def exit_code(error: BaseException) -> ExitCode:
     """Which of the five it is."""
     if isinstance(error, BadRequest):
         return ExitCode.USAGE
-    if isinstance(error, Locked | DamagedData):
+    if isinstance(error, Locked | DamagedData | Unprotected | CannotListen):
         return ExitCode.REFUSED
     return ExitCode.FAILED
 

@@ -298,7 +298,7 @@ def run_rm(name: str, *, directory: Path, config: Path | None, yes: bool, as_jso
     for part in removed.lost:
         unread = f"{several(part.events, 'event')} that it had not confirmed"
         console.print(f"  subscriber {escape(part.subscriber)} lost {unread}", soft_wrap=True)
-    console.print(f"The channel stays, empty: its next event gets seq {count(next_seq)}.", soft_wrap=True)
+    console.print(f"If it is written to again, its next event gets seq {count(next_seq)}.", soft_wrap=True)
     return ExitCode.DONE
 
 

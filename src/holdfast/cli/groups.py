@@ -1,4 +1,4 @@
-"""`holdfast channels`, `holdfast subscribers` and `holdfast segments`: their commands and options.
+"""`holdfast channels`, `subscribers`, `segments` and `token`: their commands and options.
 
 Promise: as in main.py, here are names, options and help texts; what a command does is in the module of its group,
 imported when it is used.
@@ -17,12 +17,13 @@ from holdfast.cli.answer import answering
 channels = typer.Typer(no_args_is_help=True, help="The channels of a store and their limits.")
 subscribers = typer.Typer(no_args_is_help=True, help="The subscribers of a store and how far each of them is.")
 segments = typer.Typer(no_args_is_help=True, help="The segments of a store and who still needs them.")
+tokens = typer.Typer(no_args_is_help=True, help="The tokens with which programs authenticate to a server.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="The directory of the store.")]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The settings the store runs with: a .json or .toml file."),
+    typer.Option("--config", "-c", metavar="FILE", help="The configuration file the server runs with."),
 ]
 Limit = Annotated[int, typer.Option(min=0, help="The most rows a table shows; 0 is all. JSON has all.")]
 
@@ -67,7 +68,7 @@ def channels_rm(
 ) -> None:
     """Delete all events of a channel, also those that subscribers have not confirmed.
 
-    Says who loses what, and counts it. The channel stays, and its next event gets the next seq.
+    Says who loses what, and counts it. If the channel is written to again, its next event gets the next seq.
     The store must not be in use (exit code 3). Asks first; where nobody can answer, --yes is
     needed (exit code 2). Without --config nothing else is deleted, and no archive script is called.
     """
@@ -147,6 +148,64 @@ def segments_show(
     """
     with answering("segments show", as_json=as_json):
         raise typer.Exit(_group("segments").run_show(number, directory=data, config=config, as_json=as_json))
+
+
+ServerFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The server's configuration file, for `data` and `auth`."),
+]
+
+
+@tokens.command("create")
+def token_create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The principal that the token stands for.")],
+    *,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long it holds: 30d, 12h. Without it, for ever.")
+    ] = None,
+    data: Data = HERE,
+    config: ServerFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token and print it. It is shown this once; the file has only its hash.
+
+    A server that runs takes it within two seconds. From the first token on, callers without a
+    credential are refused. Several tokens may have one NAME: to replace one, make the next, then
+    revoke the old one by its id.
+    """
+    with answering("token create", as_json=as_json):
+        run = _group("token").run_create
+        raise typer.Exit(run(name, expires=expires, directory=data, config=config, as_json=as_json))
+
+
+@tokens.command("ls")
+def token_ls(data: Data = HERE, config: ServerFile = None, as_json: Json = False) -> None:
+    """List the tokens: id, name, state and times. Secrets cannot be shown again."""
+    with answering("token ls", as_json=as_json):
+        raise typer.Exit(_group("token").run_ls(data, config=config, as_json=as_json))
+
+
+@tokens.command("revoke")
+def token_revoke(
+    which: Annotated[str, typer.Argument(metavar="ID|NAME", help="One token by its id, or all of a name.")],
+    *,
+    data: Data = HERE,
+    config: ServerFile = None,
+    as_json: Json = False,
+) -> None:
+    """Revoke tokens for good. A server that runs closes their connections within five seconds."""
+    with answering("token revoke", as_json=as_json):
+        raise typer.Exit(_group("token").run_revoke(which, directory=data, config=config, as_json=as_json))
+
+
+@tokens.command("hash-password")
+def token_hash_password(as_json: Json = False) -> None:
+    """Read a password and print its hash, for `auth.users` in the configuration file.
+
+    Asks for it twice on a terminal; otherwise reads one line from standard input.
+    """
+    with answering("token hash-password", as_json=as_json):
+        raise typer.Exit(_group("token").run_hash_password(as_json=as_json))
 
 
 def _group(name: str) -> Any:

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.cli import groups
+from holdfast.cli import groups, producing
 from holdfast.cli.answer import answering
+from holdfast.cli.extras import import_needing
 from holdfast.errors import BadRequest
 
 app = typer.Typer(
@@ -66,6 +67,43 @@ def demo(
 
 
 @app.command()
+def serve(
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="A YAML file with the settings.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="The directory of the store. Default: data.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where producers connect. Default: 127.0.0.1:9000.")
+    ] = None,
+    admin: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the admin server is. Default: 127.0.0.1:9001.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen for other machines without TLS and authentication.")
+    ] = False,
+    truncate_bad_tail: Annotated[
+        bool,
+        typer.Option("--truncate-bad-tail", help="For this one start: cut log files that end in a damaged record."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run the server: producers connect over WebSocket and get an answer when their events are synced to disk.
+
+    Prints one line when it is ready. SIGTERM answers what came in, seals and ends with exit code 0; a second one does
+    not wait. SIGHUP reads limits, tokens and certificates again. Exit code 2 if the settings are wrong, 3 if it refuses
+    to start (the store is in use or damaged, the address is taken, or it would be open to everyone), 4 if the disk
+    fails. Needs the extra `server` of the package.
+    """
+    with answering("serve", as_json=as_json):
+        module = import_needing("server", "holdfast.cli.serve")
+        options = module.Options(config, data, listen, admin, insecure, truncate_bad_tail)
+        raise typer.Exit(module.run(options, as_json=as_json))
+
+
+@app.command()
 def inspect(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A log file, segment, catalog or store.")],
     limit: Annotated[int, typer.Option(min=0, help="The most rows a table shows; 0 is all. JSON has all.")] = 20,
@@ -84,6 +122,15 @@ def inspect(
 @app.command()
 def verify(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a store.")],
+    *,
+    remote: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Check the store's copy in this object store instead, object by object."),
+    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="The store's folder there. Default: holdfast.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="A YAML file with more of its settings.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check every byte of a store: catalog, segments, log, and what they say of each other.
@@ -93,12 +140,47 @@ def verify(
     """
     with answering("verify", as_json=as_json):
         _require(directory)
+        if remote is not None:
+            check = import_module("holdfast.cli.restore").check
+            raise typer.Exit(check(url=remote, prefix=prefix, config=config, as_json=as_json))
         raise typer.Exit(_command("verify")(directory, as_json=as_json))
 
 
+@app.command()
+def restore(
+    *,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where to put the store: new or empty.")],
+    tier: Annotated[
+        str | None, typer.Option("--tier", metavar="URL", help="The object store: s3://, gs://, az:// or file:///.")
+    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="The store's folder there. Default: holdfast.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="A YAML file with the settings of the tier.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBER|TIME", help="As of this manifest entry, or of this time. Default: now."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Bring a store back from its object store, checked byte by byte.
+
+    As of now, `holdfast serve` with the same tier goes on with it; that also restores by itself when its data directory
+    is empty. As of an earlier time it is a copy to look into, without what was removed since. Exit code 2 if the
+    directory is not empty, 3 if the object store refuses us or an object is missing or damaged, 4 if it does not
+    answer.
+    """
+    with answering("restore", as_json=as_json):
+        run = _command("restore")
+        raise typer.Exit(run(data, url=tier, prefix=prefix, config=config, at=at, as_json=as_json))
+
+
+app.command()(producing.send)
+app.add_typer(producing.slots, name="slots")
 app.add_typer(groups.channels, name="channels")
 app.add_typer(groups.subscribers, name="subscribers")
 app.add_typer(groups.segments, name="segments")
+app.add_typer(groups.tokens, name="token")
 
 
 @app.command()

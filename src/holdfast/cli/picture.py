@@ -16,15 +16,14 @@ from __future__ import annotations
 import difflib
 import sqlite3
 import tempfile
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 
+from holdfast.cli.extras import read_settings
 from holdfast.clock import NS_PER_S, Clock, SystemClock
 from holdfast.config import StoreConfig
 from holdfast.disk import records
@@ -33,8 +32,8 @@ from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest, CorruptData, SchemaMismatch, UnsupportedFormat
 from holdfast.store.catalog import CATALOG_NAME, Catalog, Loss, PublishedSegment
 from holdfast.store.channels import Channel, ChannelTable
-from holdfast.store.inspect.catalogs import READINGS_MAX
-from holdfast.store.inspect.copies import read_log_copy, read_whole
+from holdfast.store.inspect.catalogs import catalog_images
+from holdfast.store.inspect.copies import read_log_copy
 from holdfast.store.inspect.directory import StoreFiles, list_store, lock_holder
 from holdfast.store.inspect.logs import MAKES_NO_SENSE
 from holdfast.store.limits import LimitsTree
@@ -62,20 +61,11 @@ CHANGE_NOTHING: Mapping[str, object] = {"retention.mode": "limits"}
 
 
 def read_config(path: Path | None, *, without: Mapping[str, object] | None = None) -> StoreConfig:
-    """The settings in a file; `without` one, these."""
+    """The store's settings in a configuration file; `without` one, these."""
     if path is None:
         return StoreConfig.from_mapping(without or {})
-    if path.suffix not in (".json", ".toml"):
-        yaml = "; YAML is not read yet, the same keys work in both" if path.suffix in (".yaml", ".yml") else ""
-        raise BadRequest(f"{path}: settings are read from files that end in .json or .toml{yaml}")
-    try:
-        data = path.read_bytes()
-        settings = msgspec.json.decode(data) if path.suffix == ".json" else tomllib.loads(data.decode())
-    except FileNotFoundError:
-        raise BadRequest(f"{path} does not exist; give a file of settings with --config") from None
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"{path} is not {path.suffix[1:].upper()}: {error}") from None
-    return StoreConfig.from_mapping(settings)
+    config: StoreConfig = read_settings(path).store
+    return config
 
 
 # -------------------------------------------------------------------------------------------------------------- picture
@@ -119,8 +109,9 @@ class Picture:
         return found
 
     def all_channels(self) -> list[Channel]:
-        """By name."""
-        return sorted(self.channels, key=lambda channel: channel.name)
+        """Those that a store would show, by name."""
+        shown = [channel for channel in self.channels if not channel.is_closed_off]
+        return sorted(shown, key=lambda channel: channel.name)
 
     def subscriber(self, name: str) -> SubscriberState:
         """The subscriber, or `BadRequest` with those there are."""
@@ -283,7 +274,11 @@ def _take_wal(notes: _WalNotes, channels: ChannelTable) -> dict[int, Unsealed]:
 
 def _copied_catalog(path: Path, folder: Path) -> Catalog:
     """A catalog that may be opened: SQLite writes even when it reads."""
-    for name, image in _images(path).items():
+    try:
+        images = catalog_images(LocalFilesystem(), path)
+    except FileNotFoundError:
+        raise CorruptData(file=path, offset_bytes=0, reason="the catalog is missing") from None
+    for name, image in images.items():
         (folder / name).write_bytes(image)
     try:
         return Catalog(LocalFilesystem(), folder)
@@ -291,22 +286,6 @@ def _copied_catalog(path: Path, folder: Path) -> Catalog:
         raise UnsupportedFormat(file=path, found=error.found, supported=error.supported) from error
     except (CorruptData, sqlite3.DatabaseError) as error:
         raise CorruptData(file=path, offset_bytes=0, reason=str(error)) from error
-
-
-def _images(path: Path) -> dict[str, bytes]:
-    """The database and its log, as they were at one moment: read until two readings agree."""
-    before: dict[str, bytes] = {}
-    for _ in range(READINGS_MAX):
-        images = {}
-        for name in (path.name, f"{path.name}-wal"):
-            with suppress(FileNotFoundError):
-                images[name] = read_whole(LocalFilesystem(), path.with_name(name))
-        if path.name not in images:
-            raise CorruptData(file=path, offset_bytes=0, reason="the catalog is missing")
-        if images == before:
-            return images
-        before = images
-    raise BadRequest(f"{path} changes too fast to be read; repeat when its process is less busy, or stop it")
 
 
 def _take_catalog(catalog: Catalog, channels: ChannelTable) -> dict[int, list[PublishedSegment]]:

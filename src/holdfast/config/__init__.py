@@ -12,6 +12,11 @@ patterns of channel names to the settings those channels have of their own.
 | patterns.py | patterns over channel names and their order, widest first |
 | reading.py | flat and nested mappings, unknown keys, the overrides under `channels` |
 | table.py | the settings of a store, and the relations between them |
+| server.py | the settings of a server, and the relations between them |
+| principals.py | users, access rules and limits per principal |
+| passwords.py | the hashes that are kept of passwords |
+| yamltext.py | YAML as plain values with the line of each key |
+| file.py | the configuration file: server and store in one |
 | page.py | the settings page |
 | __main__.py | prints the page |
 """
@@ -19,6 +24,7 @@ patterns of channel names to the settings those channels have of their own.
 from holdfast.config.page import settings_markdown
 from holdfast.config.patterns import Pattern
 from holdfast.config.reading import ChannelOverride
+from holdfast.config.server import SERVER_SETTINGS, ServerConfig
 from holdfast.config.table import SETTINGS, StoreConfig, read_settings
 from holdfast.config.values import (
     DAY,
@@ -47,11 +53,13 @@ __all__ = [
     "MINUTE",
     "MS",
     "SECOND",
+    "SERVER_SETTINGS",
     "SETTINGS",
     "TIB",
     "ChannelOverride",
     "Kind",
     "Pattern",
+    "ServerConfig",
     "Setting",
     "StoreConfig",
     "format_value",

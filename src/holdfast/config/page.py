@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from holdfast.config.principals import LIMIT_SETTINGS
+from holdfast.config.server import SERVER_SETTINGS
 from holdfast.config.table import SETTINGS
 from holdfast.config.values import Setting
 
@@ -43,12 +45,43 @@ Where no `file_slice_…` limit is set but channel limits are, a segment holds a
 set, and an explicit 0 is no limit.
 """
 
+_SERVER = """\
+## Server
+
+For `holdfast serve`; they stand in the same file, beside those of the store ([the configuration
+file](config-file.md)). An embedded store has none of them.
+"""
+
+_PRINCIPALS = """\
+`auth.users` maps names to passwords, `access` is a list of rules; [access](access.md) describes both.
+
+## Limits per principal
+
+Under `limits`, per pattern of principals (`*` stands for any characters). What a pattern omits is inherited from the
+next wider one; a name without `*` is the narrowest, else the pattern with more characters.
+
+```yaml
+limits:
+  "*": {connections: 100}
+  sensor-*: {bytes_per_second: 1MiB, frames_per_second: 50, channels: 4}
+```
+"""
+
 
 def settings_markdown() -> str:
     """The whole page."""
     store = _table(row for row in SETTINGS if not row.per_channel)
     channel = _table(row for row in SETTINGS if row.per_channel)
-    return f"{_TOP}\n## Store-wide\n\n{store}\n{_CHANNELS}\n{channel}"
+    server, limits = _table(SERVER_SETTINGS), _limits_table()
+    return f"{_TOP}\n## Store-wide\n\n{store}\n{_CHANNELS}\n{channel}\n{_SERVER}\n{server}\n{_PRINCIPALS}\n{limits}"
+
+
+def _limits_table() -> str:
+    lines = ["| key | default | allowed | what it counts |", "|---|---|---|---|"]
+    lines += [
+        f"| `{row.key}` | {row.text_of(row.default)} | {row.allowed_text} | {row.why} |" for row in LIMIT_SETTINGS
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _table(rows: Iterable[Setting]) -> str:

@@ -166,6 +166,14 @@ class StoreConfig:
         per_channel=True,
         why="new nullable columns and lossless widening are safe for every reader",
     )
+    dedup_keys: str = setting(
+        "dedup_keys",
+        Kind.TEXT,
+        "",
+        per_channel=True,
+        why="columns, separated by commas, that make an event unique: one that equals a stored event in all of them is "
+        "left out. For producers without an identity; none, since it costs a look-up and a digest per event",
+    )
     event_time_column: str = setting(
         "event_time",
         Kind.TEXT,

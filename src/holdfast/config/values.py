@@ -23,6 +23,8 @@ DAY = 24 * HOUR
 
 TEXT_CHARS_MAX = 4096
 """A text is a name or a path; no system allows longer paths."""
+TEXTS_MAX = 1000
+"""Entries of a list that a person writes by hand."""
 SHOWN_CHARS_MAX = 80
 """How much of a bad value an error repeats: enough to find it in a file."""
 
@@ -53,6 +55,7 @@ class Kind(Enum):
     FLAG = "flag"
     CHOICE = "choice"
     TEXT = "text"
+    TEXTS = "texts"
 
 
 _NUMBERS = (Kind.SIZE, Kind.TIME, Kind.COUNT)
@@ -86,6 +89,8 @@ class Setting:
             return " \\| ".join(self.choices)
         if self.kind is Kind.TEXT:
             return "text"
+        if self.kind is Kind.TEXTS:
+            return "list of texts"
         if self.kind is Kind.FLAG:
             return "yes \\| no"
         span = f"{format_value(self.kind, self.low)} … {format_value(self.kind, self.high)}"
@@ -115,13 +120,11 @@ class Setting:
             return self._objection_to_number(value)
         if self.kind is Kind.FLAG:
             return None if isinstance(value, bool) else "is not true or false"
-        if not isinstance(value, str):
-            return "is not a text"
-        if self.kind is Kind.CHOICE:
+        if self.kind is Kind.TEXTS:
+            return _objection_to_texts(value)
+        if self.kind is Kind.CHOICE and isinstance(value, str):
             return None if value in self.choices else f"is not one of {', '.join(self.choices)}"
-        if len(value) > TEXT_CHARS_MAX:
-            return f"has {len(value)} characters, at most {TEXT_CHARS_MAX} are allowed"
-        return None if value.isprintable() else "has characters that cannot be printed"
+        return _objection_to_text(value)
 
     def _objection_to_number(self, value: object) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -131,6 +134,22 @@ class Setting:
         if value < 0 and self.zero:
             return f"is negative; 0 means {self.zero}"
         return f"is outside {self.allowed_text}"
+
+
+def _objection_to_text(value: object) -> str | None:
+    if not isinstance(value, str):
+        return "is not a text"
+    if len(value) > TEXT_CHARS_MAX:
+        return f"has {len(value)} characters, at most {TEXT_CHARS_MAX} are allowed"
+    return None if value.isprintable() else "has characters that cannot be printed"
+
+
+def _objection_to_texts(value: object) -> str | None:
+    if not isinstance(value, tuple):
+        return "is not a list of texts"
+    if len(value) > TEXTS_MAX:
+        return f"has {len(value)} entries, at most {TEXTS_MAX} are allowed"
+    return next((f"has an entry that {bad}" for item in value if (bad := _objection_to_text(item))), None)
 
 
 class _Options(TypedDict, total=False):
@@ -197,7 +216,13 @@ def _parse_flag(raw: object) -> bool:
 def _parse_text(raw: object) -> str:
     if not isinstance(raw, str):
         raise ValueError(f"{show(raw)} is not a text")
-    return raw
+    return str(raw)
+
+
+def _parse_texts(raw: object) -> tuple[str, ...]:
+    if not isinstance(raw, list | tuple):
+        raise ValueError(f"{show(raw)} is not a list of texts")
+    return tuple(map(_parse_text, raw))
 
 
 _PARSERS = {
@@ -207,6 +232,7 @@ _PARSERS = {
     Kind.FLAG: _parse_flag,
     Kind.CHOICE: _parse_text,
     Kind.TEXT: _parse_text,
+    Kind.TEXTS: _parse_texts,
 }
 
 
@@ -214,6 +240,8 @@ def format_value(kind: Kind, value: Any) -> str:
     """`33554432` as `32MiB`, `25000000` as `25ms`, `True` as `yes`."""
     if kind is Kind.FLAG:
         return "yes" if value else "no"
+    if kind is Kind.TEXTS:
+        return ", ".join(value)
     if kind is Kind.SIZE:
         units: tuple[tuple[str, int], ...] = (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1))
     elif kind is Kind.TIME:

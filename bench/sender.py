@@ -1,0 +1,136 @@
+"""A sender on its own, and a sender with a real server: how long a hand-over takes, and how much gets through.
+
+The server is `holdfast serve` in a process of its own, on the same disk; every answer means that the events are synced.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from bench.figures import Result, Target
+from bench.workload import MB, ROOT, Bench, Budget, Timing, bare_disk, one_caller
+from holdfast.model.frame import Entry
+from holdfast.sender.encoding import ArrowEncoder
+from holdfast.sender.sender import Sender
+
+ROW = {"id": 1, "value": 2.5, "source": "sensor-0000001", "ok": True, "count": 7}
+FRAME_BYTES = 256 << 10
+MESSAGE_BYTES = 1 << 10
+MESSAGES = 4_000
+TABLE_ROWS = 500_000
+PATIENCE_S = 120.0
+
+
+@contextmanager
+def serving(directory: Path) -> Iterator[str]:
+    """A server's address."""
+    command = [sys.executable, "-m", "holdfast.cli.main", "serve", "--data", str(directory), "--listen", "127.0.0.1:0",
+               "--admin", "127.0.0.1:0"]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            words = dict(word.split("=", 1) for word in process.stdout.readline().split()[2:])
+            yield words["data"].removeprefix("ws://")
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE_S)
+
+
+def run(bench: Bench) -> list[Result]:
+    """All cases, in memory and with a slot."""
+    with serving(bench.directory / "sender-data") as address:
+        return [
+            *_latencies(bench, address),
+            *_throughput(bench, address),
+        ]
+
+
+def _sender(address: str, bench: Bench, mode: str) -> Sender:
+    keys: dict[str, object] = {"addr": address, "auto_flush": False, "close_flush_timeout_millis": 120_000}
+    if mode != "memory":
+        keys |= {"sf_dir": str(bench.directory / "slots"), "sender_id": mode.replace("+", "-")}
+    if mode == "slot+flush":
+        keys["sf_durability"] = "flush"
+    return Sender(**keys)  # type: ignore[arg-type]
+
+
+# --- latency --------------------------------------------------------------------------------------------------------
+
+FLUSH_TARGETS = {"memory": Target(50, at_least=False), "slot": Target(50, at_least=False), "slot+flush": None}
+HAND_OVER_TARGETS = {"memory": Target(10, at_least=False), "slot": Target(20, at_least=False)}
+
+
+def _latencies(bench: Bench, address: str) -> Iterator[Result]:
+    budget = Budget(bench.scale(2, 0.5), 20_000)
+    for mode, target in FLUSH_TARGETS.items():
+        with _sender(address, bench, mode) as sender:
+
+            def flush_one(sender: Sender = sender) -> None:
+                sender.send("rows", ROW)
+                sender.flush()
+
+            one_caller(flush_one, Budget(0.2, 500))
+            timing = one_caller(flush_one, budget)
+            yield _latency(f"send + flush of one row, {mode}", timing, target)
+    for mode, hand_over_target in HAND_OVER_TARGETS.items():
+        with _sender(address, bench, mode) as sender:
+            encoder = ArrowEncoder(sender._ring.slot_id)
+            parts = encoder.encode([Entry("rows", pa.RecordBatch.from_pylist([ROW]))])
+            append = partial(sender._ring.append, parts, encoder.stamp)
+            one_caller(append, Budget(0.2, 500))
+            yield _latency(f"hand-over of an encoded frame, {mode}", one_caller(append, budget), hand_over_target)
+
+
+def _latency(case: str, timing: Timing, target: Target | None) -> Result:
+    ordered = sorted(timing.latencies_s)
+    p50, p99 = (1e6 * ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
+    return Result("sender", case, p50, "us (p50)", target=target, also={"p99 us": p99, "calls": len(ordered)})
+
+
+# --- throughput -----------------------------------------------------------------------------------------------------
+
+
+def _throughput(bench: Bench, address: str) -> Iterator[Result]:
+    disk = bare_disk(bench.directory, os.urandom(FRAME_BYTES * 4), Budget(bench.scale(1.5, 0.5)))
+    disk_mb_s = disk.rate * FRAME_BYTES * 4 / MB
+    table = pa.table({"a": range(TABLE_ROWS), "b": [0.5] * TABLE_ROWS, "c": range(TABLE_ROWS), "d": range(TABLE_ROWS)})
+    frame = pa.record_batch({"body": [os.urandom(FRAME_BYTES - 512)]})
+    messages = pa.record_batch({"body": [os.urandom(MESSAGE_BYTES) for _ in range(MESSAGES)]})
+    one = pa.record_batch({"body": [os.urandom(MESSAGE_BYTES)]})
+    for mode in ("memory", "slot"):
+        handed, accepted = _pump(bench, address, mode, table)
+        yield Result("sender", f"rows of a table handed over, {mode}", handed * TABLE_ROWS, "rows/s",
+                     target=Target(5e6), also={"accepted rows/s": accepted * TABLE_ROWS})  # fmt: skip
+        _, accepted = _pump(bench, address, mode, frame)
+        yield Result("sender", f"256 KiB frames, synced by the server, {mode}", accepted * FRAME_BYTES / MB, "MB/s",
+                     disk_mb_s, "bare disk, 1 MiB per sync", Target(0.5, of_ratio=True))  # fmt: skip
+        _, accepted = _pump(bench, address, mode, messages)
+        yield Result("sender", f"1 KiB messages in batches of {MESSAGES}, {mode}", accepted * MESSAGES, "messages/s",
+                     disk_mb_s * MB / MESSAGE_BYTES, "bare disk", Target(500_000))  # fmt: skip
+        _, accepted = _pump(bench, address, mode, one)
+        yield Result("sender", f"one 1 KiB message per frame, {mode}", accepted, "messages/s",
+                     target=Target(20_000))  # fmt: skip
+
+
+def _pump(bench: Bench, address: str, mode: str, data: object) -> tuple[float, float]:
+    """Calls per second that were handed over, and that were accepted."""
+    with _sender(address, bench, mode) as sender:
+
+        def call() -> None:
+            sender.send("bulk", data)
+            sender.flush()
+
+        started = time.perf_counter()
+        timing = one_caller(call, Budget(bench.scale(3, 1)))
+        handed = timing.rate
+        assert sender.drain(PATIENCE_S)
+        return handed, timing.calls / (time.perf_counter() - started)

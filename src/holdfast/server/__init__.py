@@ -1,0 +1,18 @@
+"""The server: producers connect over WebSocket, frames are committed, answers go back.
+
+    socket ─► door ─► connection ─► ingest ─► store          admin: HTTP for people, metrics and programs
+              (handshake, access)  (wire/)
+
+| file | purpose |
+|---|---|
+| server.py | `Server`: listens, sweeps, reloads, drains |
+| door.py | handshakes under way, who is let in, which protocol lives at which path |
+| handshake.py | what an upgrade request gets: status, headers, reasons (pure) |
+| connection.py | one WebSocket: its rules, when to read, whether the peer lives |
+| ingest.py | one connection's frames into the store, and the answers back |
+| ingestdesk.py | what all ingest connections share: bounds, threads, the wake-up after a commit |
+| refusals.py | errors as categories and texts |
+| state.py | what the parts share: store, settings, connections, counters |
+| access/ | who is calling, what they may do, how much |
+| admin/ | the admin HTTP server |
+"""

@@ -1,0 +1,296 @@
+"""Who is calling: turns headers and certificates into principals, and ends those whose credential ends.
+
+Promises: whoever shows a credential is judged by it, never let in by another way; a wrong one is an error even where
+none is needed. A token that is revoked or expires, a user that is removed or changes its password, and a certificate
+that expires end the live connections they opened: `poll` finds them, `on_revoked` closes them, and `Principal.may` says
+no from that moment. Revoking the last token does not open the door: once authentication is on, it stays on until a
+restart. Settings that do not hold are refused as a whole and the old ones stay.
+
+The server runs `watch` as a task. `authenticate` may be called from any thread; the rest from the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.clock import Clock
+from holdfast.config.principals import ANONYMOUS
+from holdfast.config.server import ServerConfig
+from holdfast.disk.filesystem import Filesystem
+from holdfast.errors import HoldfastError, Unauthenticated
+from holdfast.server.access.audit import AuditFile, AuditLog, stderr_sink
+from holdfast.server.access.bindings import Bindings
+from holdfast.server.access.principal import Account, Credential, Principal
+from holdfast.server.access.signin import (
+    Passwords,
+    certificate_expiry_ns,
+    certificate_name,
+    split_basic,
+    split_header,
+)
+from holdfast.server.access.tokens import TokenFile, TokenTable, changes
+from holdfast.telemetry import event
+
+POLL_INTERVAL_S = 1.0
+"""How often credentials are looked at: a revoked one ends within two of these, well below the promised 5 s."""
+ACCOUNTS_MAX = 10_000
+"""Names remembered with their rates; those without a connection are forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatekeeperStatistics:
+    """For people and metrics. Counts are since the server started."""
+
+    auth_on: bool
+    authenticated: int
+    failures: int
+    revoked: int
+    connections: int
+    audit_lines: int
+    audit_suppressed: int
+    audit_failures: int
+
+
+class Gatekeeper:
+    """The one door to principals."""
+
+    def __init__(
+        self, config: ServerConfig, clock: Clock, filesystem: Filesystem, *, audit: AuditLog | None = None
+    ) -> None:
+        """Reads the token file; a damaged one raises."""
+        self.clock = clock
+        self.config = config
+        self.on_revoked: Callable[[Principal], None] = lambda _principal: None
+        """Called for each live connection whose credential ended."""
+        self._filesystem = filesystem
+        self._audit_file: AuditFile | None = None
+        self.audit = audit or self._open_audit(config)
+        self.bindings = Bindings(filesystem, Path(config.data).absolute() / config.access_directory.name, clock)
+        self._lock = threading.Lock()
+        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._live: set[Principal] = set()
+        self._passwords = Passwords(clock)
+        self._passwords.apply(config.users)
+        self._token_file = TokenFile(filesystem, config.tokens_path.absolute())
+        self._image = self._token_file.image()
+        self._tokens = TokenTable(() if self._image is None else self._token_file.decode(self._image))
+        self._auth_on = self._asks_for_credentials(config)
+        self._authenticated = self._failures = self._revoked = 0
+        self._complaint = ""
+
+    @property
+    def auth_on(self) -> bool:
+        """Whether a caller without a credential is refused."""
+        return self._auth_on
+
+    # -- authenticating ---------------------------------------------------------------------------------------------
+
+    def authenticate(
+        self, headers: Mapping[str, str], peer_cert: Mapping[str, Any] | None = None, *, peer: str = ""
+    ) -> Principal:
+        """The principal that calls; raises `Unauthenticated`, or `QuotaReached` for too many passwords.
+
+        `peer_cert` is what `SSLObject.getpeercert()` says of a verified certificate; `peer` is for the audit log. A
+        password that is seen for the first time takes some 50 ms.
+        """
+        try:
+            principal = self._identify(headers, peer_cert)
+        except HoldfastError as error:
+            self._failures += 1
+            self.audit.write("authentication.failed", reason=error, peer=peer)
+            raise
+        self._authenticated += 1
+        return principal
+
+    def _identify(self, headers: Mapping[str, str], peer_cert: Mapping[str, Any] | None) -> Principal:
+        header = split_header(headers)
+        if header is not None:
+            scheme, value = header
+            if scheme == "bearer":
+                return self._by_token(value)
+            if scheme == "basic":
+                return self._by_password(*split_basic(value))
+            raise Unauthenticated(reason="the Authorization header is neither Bearer nor Basic")
+        if peer_cert:
+            credential = Credential("certificate", expires_at_ns=certificate_expiry_ns(peer_cert))
+            return self._principal(certificate_name(peer_cert), credential)
+        if self._auth_on:
+            raise Unauthenticated(reason="a credential is needed: a token, a password or a client certificate")
+        return self._principal(ANONYMOUS, Credential("none"))
+
+    def _by_token(self, secret: str) -> Principal:
+        token = self._tokens.find(secret)
+        if token is None:
+            raise Unauthenticated(reason="the token is unknown")
+        state = token.state(self.clock.wall_ns())
+        if state != "live":
+            raise Unauthenticated(reason=f"the token {token.id} of {token.name!r} is {state}")
+        return self._principal(token.name, Credential("token", token.id, expires_at_ns=token.expires_at_ns))
+
+    def _by_password(self, name: str, password: str) -> Principal:
+        shown = self._passwords.hash_of(name)
+        if not self._passwords.verify(name, password) or shown is None:
+            raise Unauthenticated(reason="the user is unknown or the password is wrong")
+        return self._principal(name, Credential("user", password=shown))
+
+    def _principal(self, name: str, credential: Credential) -> Principal:
+        principal = Principal(self, self._account(name), credential)
+        if not principal.is_valid:
+            raise Unauthenticated(reason=f"the {credential} of {name!r} has expired")
+        return principal
+
+    def _account(self, name: str) -> Account:
+        with self._lock:
+            account = self._accounts.get(name)
+            if account is None:
+                account = self._accounts[name] = Account(name, self.clock)
+                account.apply(self.config.access, self.config.limits)
+                if len(self._accounts) > ACCOUNTS_MAX:
+                    self._forget_one(keep=name)
+            else:
+                self._accounts.move_to_end(name)
+            return account
+
+    def _forget_one(self, *, keep: str) -> None:
+        idle = next((name for name, found in self._accounts.items() if not found.connections and name != keep), None)
+        if idle is not None:
+            del self._accounts[idle]
+
+    # -- watching ---------------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Look at credentials for ever; a task of the server."""
+        while True:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            self._take_tokens(await asyncio.to_thread(self._read_tokens))
+            self._end_invalid()
+
+    def poll(self) -> None:
+        """Look at credentials now."""
+        self._take_tokens(self._read_tokens())
+        self._end_invalid()
+
+    def _read_tokens(self) -> bytes | None:
+        """The token file as it is now, read as a whole: times of files are too coarse to tell two changes apart."""
+        try:
+            return self._token_file.image()
+        except (OSError, HoldfastError) as error:
+            self._complain(error)
+            return self._image
+
+    def _take_tokens(self, image: bytes | None) -> None:
+        if image == self._image:
+            return
+        try:
+            tokens = TokenTable(() if image is None else self._token_file.decode(image))
+            for name, token in changes(self._tokens, tokens):
+                self.audit.write(name, principal=token.name, token=token.id)
+            self._tokens, self._auth_on, self._complaint = tokens, True, ""
+        except HoldfastError as error:  # what was revoked stays revoked, what was live stays live
+            self._complain(error)
+        self._image = image
+
+    def _complain(self, error: Exception) -> None:
+        if str(error) == self._complaint:
+            return
+        self._complaint = str(error)
+        event("server.tokens.unreadable", level=logging.ERROR, reason=error)
+        self.audit.write("tokens.unreadable", reason=error)
+
+    def _end_invalid(self) -> None:
+        for principal in [principal for principal in self._live if not self._still_valid(principal)]:
+            principal.revoked = True
+            self._live.discard(principal)
+            self._revoked += 1
+            self.audit.write("credential.ended", principal=principal.name, credential=principal.credential)
+            self.on_revoked(principal)
+
+    def _still_valid(self, principal: Principal) -> bool:
+        credential = principal.credential
+        if not principal.is_valid:
+            return False
+        if credential.kind == "token":
+            token = self._tokens.by_id(credential.token_id)
+            return token is not None and token.state(self.clock.wall_ns()) == "live"
+        if credential.kind == "user":
+            return self._passwords.hash_of(principal.name) == credential.password
+        if credential.kind == "certificate":
+            return bool(self.config.tls_client_ca)
+        return not self._auth_on
+
+    # -- settings ---------------------------------------------------------------------------------------------------
+
+    def reload(self, config: ServerConfig) -> None:
+        """Take new users, rules, limits and token file; connections that lost their credential end."""
+        token_file = TokenFile(self._filesystem, config.tokens_path.absolute())
+        image = token_file.image()
+        tokens = TokenTable(() if image is None else token_file.decode(image))
+        self._token_file, self._image, self._tokens = token_file, image, tokens
+        self._passwords.apply(config.users)
+        with self._lock:
+            self.config = config
+            for account in self._accounts.values():
+                account.apply(config.access, config.limits)
+        self._auth_on = self._auth_on or self._asks_for_credentials(config)
+        if self._audit_file is not None:
+            self._audit_file.close()
+        self.audit.write("settings.reloaded", rules=len(config.access), users=len(config.users))
+        self._end_invalid()
+
+    def _asks_for_credentials(self, config: ServerConfig) -> bool:
+        return bool(config.auth_required or config.users or config.tls_client_ca or self._image is not None)
+
+    def _open_audit(self, config: ServerConfig) -> AuditLog:
+        if not config.audit_path:
+            return AuditLog(stderr_sink, self.clock)
+        path = Path(config.audit_path).absolute()
+        self._audit_file = AuditFile(self._filesystem, path, bytes_max=config.audit_bytes_max)
+        return AuditLog(self._audit_file, self.clock)
+
+    # -- what principals need ---------------------------------------------------------------------------------------
+
+    def bind(self, slot_id: bytes, principal: str) -> str:
+        """Who owns a slot; whoever asks first, durably."""
+        return self.bindings.bind(slot_id, principal)
+
+    def channels_of(self, principal: str) -> set[str]:
+        """The channels it ever wrote to."""
+        return self.bindings.channels_of(principal)
+
+    def note_channel(self, principal: str, channel: str) -> None:
+        """Remember, durably, that it writes to a channel."""
+        self.bindings.note_channel(principal, channel)
+
+    def attend(self, principal: Principal) -> None:
+        """Watch its credential until `dismiss`."""
+        self._live.add(principal)
+
+    def dismiss(self, principal: Principal) -> None:
+        """Stop watching."""
+        self._live.discard(principal)
+
+    def statistics(self) -> GatekeeperStatistics:
+        """A picture."""
+        return GatekeeperStatistics(
+            auth_on=self._auth_on,
+            authenticated=self._authenticated,
+            failures=self._failures,
+            revoked=self._revoked,
+            connections=len(self._live),
+            audit_lines=self.audit.lines,
+            audit_suppressed=self.audit.suppressed,
+            audit_failures=self.audit.failures,
+        )
+
+    def close(self) -> None:
+        """Close files. Idempotent."""
+        self.bindings.close()
+        if self._audit_file is not None:
+            self._audit_file.close()

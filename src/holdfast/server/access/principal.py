@@ -1,0 +1,191 @@
+"""Whoever a credential names: what they may do and how much of it.
+
+A `Principal` stands for one authenticated connection or request. All of one name share an `Account`: their rights,
+rates, connections and channels are counted together, whichever credential each of them showed.
+
+What a connection does with it, in this order: `admit_connection` once; `bind_slot` before a slot's first frame; per
+frame `require` for each channel, then `take` and wait that long before reading on; `release_connection` at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from holdfast.clock import Clock
+from holdfast.config.passwords import PasswordHash
+from holdfast.config.principals import ANONYMOUS, AccessRule, PrincipalLimits
+from holdfast.errors import Forbidden, LimitReached, QuotaReached
+from holdfast.server.access.audit import AuditLog
+from holdfast.server.access.bucket import Bucket
+from holdfast.server.access.rules import Limits, is_allowed, limits_of
+
+ANSWERS_MAX = 10_000
+"""Answers kept per account: as many as a store has channels by default."""
+CONNECTIONS_RETRY_S = 5.0
+"""When one who has too many connections may try again: as soon as dead ones are found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What was shown, without its secret."""
+
+    kind: Literal["token", "user", "certificate", "none"]
+    token_id: str = ""
+    password: PasswordHash | None = field(default=None, repr=False)
+    """The hash that the password was right for."""
+    expires_at_ns: int = 0
+    """Wall time; 0 is never."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.token_id}".strip()
+
+
+class Desk(Protocol):
+    """What a principal needs of its gatekeeper."""
+
+    clock: Clock
+    audit: AuditLog
+
+    def bind(self, slot_id: bytes, principal: str) -> str:
+        """Who owns a slot; whoever asks first, durably."""
+
+    def channels_of(self, principal: str) -> set[str]:
+        """The channels it ever wrote to."""
+
+    def note_channel(self, principal: str, channel: str) -> None:
+        """Remember, durably, that it writes to a channel."""
+
+    def attend(self, principal: Principal) -> None:
+        """Watch its credential until `dismiss`."""
+
+    def dismiss(self, principal: Principal) -> None:
+        """Stop watching."""
+
+
+class Account:
+    """What all principals of one name share."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self.connections = 0
+        self._clock = clock
+        self._answers: dict[tuple[str, str], bool] = {}
+        self.apply((), ())
+
+    def apply(self, rules: Sequence[AccessRule], limits: Sequence[PrincipalLimits]) -> None:
+        """Take new settings; forgets the answers given under the old ones."""
+        self._rules = rules
+        self.limits = limits_of(limits, self.name)
+        self._answers.clear()
+        self._frames = Bucket(self._clock, self.limits.frames_per_second)
+        self._bytes = Bucket(self._clock, self.limits.bytes_per_second)
+
+    def may(self, verb: str, channel: str) -> bool:
+        """The rules' answer, remembered."""
+        answer = self._answers.get((verb, channel))
+        if answer is None:
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers.clear()
+            answer = self._answers[verb, channel] = is_allowed(self._rules, self.name, verb, channel)
+        return answer
+
+    def take(self, frames: int, size_bytes: int) -> float:
+        """Count what was sent; returns the seconds to wait."""
+        return max(self._frames.take(frames), self._bytes.take(size_bytes))
+
+
+class Principal:
+    """One authenticated connection or request. Used by one thread."""
+
+    __slots__ = ("_account", "_admitted", "_desk", "_peer", "_slots", "credential", "revoked")
+
+    def __init__(self, desk: Desk, account: Account, credential: Credential) -> None:
+        self._desk = desk
+        self._account = account
+        self._admitted = False
+        self._peer = ""
+        self._slots: set[bytes] = set()
+        self.credential = credential
+        self.revoked = False
+
+    def __repr__(self) -> str:
+        return f"Principal({self.name!r}, {str(self.credential)!r})"
+
+    @property
+    def name(self) -> str:
+        """Who it is."""
+        return self._account.name
+
+    @property
+    def limits(self) -> Limits:
+        """How much of everything the name may use."""
+        return self._account.limits
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the credential still holds: neither revoked nor expired."""
+        end_ns = self.credential.expires_at_ns
+        return not self.revoked and (not end_ns or self._desk.clock.wall_ns() < end_ns)
+
+    def may(self, verb: str, channel: str = "") -> bool:
+        """Whether it may `publish`, `consume`, `sync` or `admin` that channel; the empty one is the whole server."""
+        return self.is_valid and self._account.may(verb, channel)
+
+    def require(self, verb: str, channel: str = "") -> None:
+        """Raise `Forbidden`, and say so in the audit log, unless it may. Publishing counts the channel
+        (`LimitReached`)."""
+        if not self.may(verb, channel):
+            where = f"channel {channel!r}" if channel else "the server"
+            self._desk.audit.write("access.refused", principal=self.name, verb=verb, channel=channel, peer=self._peer)
+            raise Forbidden(principal=self.name, action=f"{verb} {where}")
+        if verb == "publish" and self._account.limits.channels:
+            self._count_channel(channel)
+
+    def _count_channel(self, channel: str) -> None:
+        known, allowed = self._desk.channels_of(self.name), self._account.limits.channels
+        if channel in known:
+            return
+        if len(known) >= allowed:
+            self._desk.audit.write("limit.refused", principal=self.name, limit="channels", channel=channel)
+            raise LimitReached(
+                what=f"channel {channel!r} of principal {self.name!r}", limit="channels", allowed=allowed
+            )
+        self._desk.note_channel(self.name, channel)
+
+    def bind_slot(self, slot_id: bytes) -> None:
+        """Make the slot this principal's for ever, or raise `Forbidden` if it is another's. Where nobody is
+        authenticated, slots belong to nobody."""
+        if self.name == ANONYMOUS or slot_id in self._slots:
+            return
+        owner = self._desk.bind(slot_id, self.name)
+        if owner != self.name:
+            self._desk.audit.write("slot.refused", principal=self.name, slot=slot_id.hex(), owner=owner)
+            raise Forbidden(principal=self.name, action=f"use slot {slot_id.hex()}: it belongs to another principal")
+        self._slots.add(slot_id)
+
+    def admit_connection(self, peer: str = "") -> None:
+        """Count a connection and watch its credential, or raise `QuotaReached`."""
+        allowed = self._account.limits.connections
+        if allowed and self._account.connections >= allowed:
+            self._desk.audit.write("limit.refused", principal=self.name, limit="connections", peer=peer)
+            raise QuotaReached(
+                principal=self.name, limit="connections", allowed=allowed, retry_after_s=CONNECTIONS_RETRY_S
+            )
+        self._account.connections += 1
+        self._admitted, self._peer = True, peer
+        self._desk.attend(self)
+        self._desk.audit.write("connection.open", principal=self.name, credential=self.credential, peer=peer)
+
+    def release_connection(self) -> None:
+        """The connection is gone. Idempotent."""
+        if self._admitted:
+            self._admitted = False
+            self._account.connections -= 1
+            self._desk.dismiss(self)
+            self._desk.audit.write("connection.close", principal=self.name, peer=self._peer)
+
+    def take(self, frames: int, size_bytes: int) -> float:
+        """Count what was sent; returns the seconds to wait before reading more."""
+        return self._account.take(frames, size_bytes)

@@ -1,0 +1,133 @@
+"""A program registers a subscriber and confirms ranges of events, over HTTP.
+
+Promise: both calls may be repeated. Registering again answers with the marks of now, so a reader that lost its place
+finds it. What `acks` names is durable when the answer comes. A caller needs `consume` of every channel that is named,
+and of every one that a glob matches now.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.errors import BadRequest
+from holdfast.server.access import Principal
+from holdfast.server.admin.caller import caller_of, on_thread, server_of
+from holdfast.server.admin.envelope import Refused, answer
+from holdfast.server.admin.events import JSON, body_of, check_open
+from holdfast.server.admin.views import subscriber_facts
+from holdfast.server.state import ServerState
+from holdfast.store.reading import Position
+from holdfast.store.store import Store
+from holdfast.store.subscribers.subscriber import SubscriberStatistics
+
+BODY_BYTES_MAX = 1 << 18
+"""Room for the longest list of patterns or ranges that is allowed."""
+ACKS_MAX = 1000
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+class Registration(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /api/v1/subscribers/{subscriber}`."""
+
+    channels: list[str]
+    start: int | str = "first"
+
+
+class Ack(msgspec.Struct, forbid_unknown_fields=True):
+    """A range of events, both ends included."""
+
+    channel: str
+    first_seq: int
+    last_seq: int
+
+
+class Acks(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /api/v1/subscribers/{subscriber}/acks`."""
+
+    acks: list[Ack]
+
+
+async def register(request: Request) -> Response:
+    """`POST /api/v1/subscribers/{subscriber}`: made, changed, or as it is."""
+    state, caller, name = server_of(request), caller_of(request), request.path_params["subscriber"]
+    check_open(state)
+    asked = await _read(request, Registration)
+    start = _position(asked.start)
+    for pattern in asked.channels:
+        caller.require("consume", pattern)
+    for channel in state.store.channels():
+        if any(fnmatchcase(channel, pattern) for pattern in asked.channels):
+            caller.require("consume", channel)
+    await on_thread(_register, state, caller, (name, asked.channels, start))
+    return await _shown(state, caller, name)
+
+
+async def acknowledge(request: Request) -> Response:
+    """`POST /api/v1/subscribers/{subscriber}/acks`: done with these events."""
+    state, caller, name = server_of(request), caller_of(request), request.path_params["subscriber"]
+    check_open(state)
+    asked = await _read(request, Acks)
+    if not 0 < len(asked.acks) <= ACKS_MAX:
+        raise BadRequest(f"acks has {len(asked.acks)} ranges; 1 to {ACKS_MAX} are allowed")
+    for ack in asked.acks:
+        caller.require("consume", ack.channel)
+    await on_thread(_acknowledge, state.store, name, asked.acks)
+    return await _shown(state, caller, name)
+
+
+async def _read(request: Request, kind: type[_T]) -> _T:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != JSON:
+        raise Refused(415, "unsupported_media_type", f"the Content-Type must be {JSON}")
+    try:
+        return msgspec.json.decode(await body_of(request, BODY_BYTES_MAX), type=kind)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the body does not fit: {error}") from None
+
+
+def _position(start: int | str) -> Position:
+    if isinstance(start, int) or start in ("first", "new", "last"):
+        return start
+    try:
+        return datetime.fromisoformat(start)
+    except ValueError:
+        reason = f"start={start[:80]!r} is no position: first, new, last, a seq, or a time with its zone"
+        raise BadRequest(reason) from None
+
+
+def _register(state: ServerState, caller: Principal, asked: tuple[str, list[str], Position]) -> None:
+    name, channels, start = asked
+    before = _find(state.store, name)
+    state.store.subscriber(name, channels, start=start).close()
+    if before is None or before.patterns != tuple(channels):
+        change = "subscriber registered" if before is None else "subscriber changed"
+        audit = state.gatekeeper.audit
+        audit.write("admin.changed", principal=caller.name, change=change, subscriber=name, channels=channels)
+
+
+def _acknowledge(store: Store, name: str, acks: list[Ack]) -> None:
+    found = _find(store, name)
+    if found is None:
+        raise Refused(404, "not_found", f"there is no subscriber {name!r}", where={"subscriber": name})
+    with store.subscriber(name, found.patterns, newest_first=found.newest_first) as subscriber:
+        for ack in acks:
+            subscriber.ack(ack.channel, ack.first_seq, ack.last_seq)
+
+
+def _find(store: Store, name: str) -> SubscriberStatistics | None:
+    return next((item for item in store.subscribers() if item.name == name), None)
+
+
+async def _shown(state: ServerState, caller: Principal, name: str) -> Response:
+    found = await on_thread(_find, state.store, name)
+    facts = subscriber_facts(found, caller) if found is not None else None
+    if facts is None:
+        raise Refused(404, "not_found", f"there is no subscriber {name!r}", where={"subscriber": name})
+    return answer(facts)

@@ -1,0 +1,185 @@
+"""One WebSocket connection, whatever is spoken on it: the rules of the socket, when to read, whether the peer lives.
+
+Promises:
+
+- Only whole, masked messages reach the handler. A fragment, a reserved bit or a continuation closes with 1002, a text
+  where none is spoken with 1003; `picows` closes with 1002 for malformed and unmasked frames and with 1009 for large
+  ones before they are here.
+- Reading stops while anybody has a reason to (`pause`) and goes on when the last one took it back. What had arrived
+  before still comes, at most one read buffer.
+- A peer that does not read is not read either, so its answers never pile up; one that is silent is asked (ping), then
+  dropped.
+- After `close` nothing is handed on. The socket stays open for a moment, so that the peer finds out why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+from typing import Protocol
+
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+
+from holdfast.config.server import ServerConfig
+from holdfast.server.access import Principal
+from holdfast.server.state import ConnectionInfo
+from holdfast.telemetry import event
+
+WRITE_BUFFER_BYTES_MAX = 256 << 10
+"""Answers a peer has not taken yet; an answer has tens of bytes, so thousands fit."""
+LINGER_S = 1.0
+"""How long a closed connection waits for the peer to close too before the socket goes."""
+
+
+class Pause(enum.StrEnum):
+    """Reasons not to read."""
+
+    STORE = "store"  # a frame waits for room in the store
+    INFLIGHT = "inflight"  # too much of this connection waits for its commit
+    TOTAL = "total"  # too much of all connections does
+    QUOTA = "quota"  # the principal is above its rate
+    PEER = "peer"  # the peer does not read its answers
+    DRAIN = "drain"  # the server stops
+
+
+class Handler(Protocol):
+    """What is spoken on a connection."""
+
+    def message(self, data: bytes) -> None:
+        """A whole message."""
+
+    def finish(self) -> None:
+        """Answer what came, then close the connection: the server stops."""
+
+    def closed(self) -> None:
+        """The connection is gone."""
+
+
+class Connection(WSListener):
+    """The socket's side of a connection. Everything happens on the event loop."""
+
+    def __init__(
+        self, info: ConnectionInfo, principal: Principal, *, speaks_text: bool, on_close: Callable[[Connection], None]
+    ) -> None:
+        self.info = info
+        self.principal = principal
+        self.handler: Handler
+        self.transport: WSTransport
+        self._kind = WSMsgType.TEXT if speaks_text else WSMsgType.BINARY
+        self._on_close = on_close
+        self._pauses: set[Pause] = set()
+        self._closing = False
+        self._heard_at_ns = info.opened_at_ns
+        self._pinged_at_ns = info.opened_at_ns
+        self._heard = False
+
+    # -- called by picows -------------------------------------------------------------------------------------------
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        """The handshake is done."""
+        self.transport = transport
+        transport.underlying_transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+
+    def on_ws_frame(self, _transport: WSTransport, frame: WSFrame) -> None:
+        """A frame came in."""
+        self._heard = True
+        if self._closing:
+            if frame.msg_type == WSMsgType.CLOSE:
+                self.transport.disconnect()
+            return
+        kind = frame.msg_type
+        if kind == self._kind and frame.fin and not (frame.rsv1 or frame.rsv2 or frame.rsv3):
+            self.handler.message(frame.get_payload_as_bytes())
+        elif kind == WSMsgType.CLOSE:
+            self.close(WSCloseCode.OK)
+            self.transport.disconnect()
+        elif kind not in {WSMsgType.PING, WSMsgType.PONG}:
+            self._refuse(frame)
+
+    def on_ws_disconnected(self, _transport: WSTransport) -> None:
+        """The socket is gone."""
+        self._closing = True
+        self.handler.closed()
+        self._on_close(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not take its answers."""
+        self.pause(Pause.PEER)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.resume(Pause.PEER)
+
+    # -- called by the handler --------------------------------------------------------------------------------------
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing more is handed on."""
+        return self._closing
+
+    def send(self, message: bytes) -> None:
+        """Queue a message for the peer."""
+        self.transport.send(WSMsgType.BINARY, message)
+
+    def pause(self, reason: Pause) -> None:
+        """Stop reading."""
+        if not self._pauses and not self._closing:
+            self.transport.underlying_transport.pause_reading()
+        self._pauses.add(reason)
+        self.info.paused = ", ".join(self._pauses)
+
+    def resume(self, reason: Pause) -> None:
+        """Read again, unless somebody else has a reason not to."""
+        if reason not in self._pauses:
+            return
+        self._pauses.discard(reason)
+        self.info.paused = ", ".join(self._pauses)
+        if not self._pauses:
+            self._heard = True  # while nothing was read, nothing could be heard
+            if not self._closing:
+                self.transport.underlying_transport.resume_reading()
+
+    def close(self, code: WSCloseCode, reason: str = "") -> None:
+        """Say why, then end the connection."""
+        if self._closing:
+            return
+        self._closing = True
+        self.transport.send_close(code, reason)
+        if self._pauses:
+            self.transport.underlying_transport.resume_reading()  # to see the peer's close
+        asyncio.get_running_loop().call_later(LINGER_S, self.transport.disconnect)
+
+    def abort(self, reason: str) -> None:
+        """End the connection now: the peer does not listen."""
+        self.info.last_error = reason
+        event("server.connection.abort", peer=self.info.peer, reason=reason)
+        self._closing = True
+        self.transport.disconnect(graceful=False)
+
+    def _refuse(self, frame: WSFrame) -> None:
+        fragment = frame.msg_type == WSMsgType.CONTINUATION or not frame.fin
+        reserved = frame.rsv1 or frame.rsv2 or frame.rsv3
+        if fragment or reserved:
+            code, reason = WSCloseCode.PROTOCOL_ERROR, "a message is one frame without reserved bits"
+        else:
+            spoken = "text" if self._kind == WSMsgType.TEXT else "binary"
+            code, reason = WSCloseCode.UNSUPPORTED_DATA, f"messages are {spoken}"
+        self.info.last_error = reason
+        self.close(code, reason)
+
+    # -- called by the server ---------------------------------------------------------------------------------------
+
+    def sweep(self, now_ns: int, config: ServerConfig) -> None:
+        """Ask a silent peer whether it lives; drop one that has not said anything for too long."""
+        if self._closing:
+            return
+        if self._heard or self._pauses - {Pause.PEER}:
+            self._heard, self._heard_at_ns = False, now_ns
+            return
+        silent_ns = now_ns - self._heard_at_ns
+        if silent_ns >= config.ingest_idle_timeout_ns:
+            self.abort(f"silent for {silent_ns / 1e9:.0f} s")
+        elif silent_ns >= config.ingest_ping_interval_ns <= now_ns - self._pinged_at_ns:
+            self._pinged_at_ns = now_ns
+            self.transport.send_ping()

@@ -1,0 +1,410 @@
+"""Frames from a connection into the store, and the answers back: the shell around `holdfast.wire.ingest`.
+
+    message ─► numbered ─► decoded ─► allowed? ─► Store.commit_frame_async ─► answers, once per turn of the loop
+                 │         (large ones on a small pool of threads)   │
+                 └── backlog, while one before it is on its way      └── full: reading pauses, tried again, then refused
+
+Promises:
+
+- Frames of a connection reach the store in the order they came, and none after one that was refused.
+- The event loop never waits for the disk or for room: a full store pauses the connection whose frame does not fit, and
+  only that one. After `ingest.write_deadline` its frame is refused with what is full, by how much and because of whom.
+- What waits is bounded: bytes of one connection, bytes of all, answers of a peer that does not read.
+- Answers of a group commit cost one wake-up of the loop and at most one OK per connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from picows import WSCloseCode
+
+from holdfast.clock import NS_PER_S
+from holdfast.errors import Backpressure, HoldfastError, StoreFailed
+from holdfast.model.frame import FrameReceipt, SlotFrame
+from holdfast.server.connection import Connection, Pause
+from holdfast.server.door import Opening, Route, Upgrade
+from holdfast.server.handshake import Refusal, accept_headers, check_role, slot_origin, wants_durable_ack
+from holdfast.server.ingestdesk import IngestDesk
+from holdfast.server.refusals import explain
+from holdfast.store.lane import Lane
+from holdfast.telemetry import event
+from holdfast.wire.ingest import Answers, Frame, FrameReader, SessionLimits, Ticket
+from holdfast.wire.limits import FrameLimits
+
+if TYPE_CHECKING:
+    from holdfast.store.answer import CommitFuture
+
+_Result = TypeVar("_Result")
+
+INLINE_BYTES_MAX = 512 << 10
+"""Messages up to this are decoded on the event loop: a thread would cost more, and others can wait a millisecond."""
+PATHS = ("/api/v4/write", "/write/v4")
+"""Where clients of this wire connect; both mean the same."""
+TURN_MESSAGES = 64
+"""Messages of one connection that are handled before others have their turn: a read may bring thousands."""
+
+
+class _Waiting(msgspec.Struct):
+    """A frame on its way: decoded, and submitted unless the store was full."""
+
+    ticket: Ticket
+    frame: Frame | None
+    size_bytes: int
+    since_ns: int = 0
+
+
+class IngestHandler:
+    """One connection's frames. Everything but decoding happens on the event loop."""
+
+    def __init__(self, desk: IngestDesk, connection: Connection, *, reader: FrameReader, durable_ack: bool) -> None:
+        self.connection = connection
+        self._desk = desk
+        self._principal = connection.principal
+        self._reader = reader
+        self._answers = Answers(durable=durable_ack)
+        self._lane = Lane()
+        self._backlog: deque[bytes] = deque()
+        self._inflight: deque[tuple[_Waiting, CommitFuture]] = deque()
+        self._stalled: _Waiting | None = None
+        self._busy = False  # a thread has the message before the backlog
+        self._resting = False  # others have their turn
+        self._handled = 0  # messages since the last rest
+        self._held_bytes = 0
+        self._kept_bytes = 0
+        self._slowed = False
+        self._quota_at_s = 0.0
+        self._finishing = False
+        self._gone = False
+
+    # -- called by the connection -----------------------------------------------------------------------------------
+
+    def message(self, data: bytes) -> None:
+        """A binary message."""
+        size = len(data)
+        info, totals = self.connection.info, self._desk.state.totals
+        info.frames += 1
+        info.bytes += size
+        info.wire_seq += 1
+        totals.frames += 1
+        totals.bytes += size
+        wait_s = self._principal.take(1, size)
+        if wait_s > 0:
+            self._slow_down(wait_s)
+        if self._answers.refused:
+            return  # consumed: the producer must connect again
+        self._hold(size)
+        self._backlog.append(data)
+        self._pump()
+
+    def _slow_down(self, wait_s: float) -> None:
+        """Read on when the debt of the last message is paid, not of the first."""
+        loop = self._desk.loop
+        self._quota_at_s = loop.time() + wait_s
+        if not self._slowed:
+            self._slowed = True
+            self.connection.pause(Pause.QUOTA)
+            loop.call_at(self._quota_at_s, self._speed_up)
+
+    def _speed_up(self) -> None:
+        loop = self._desk.loop
+        if loop.time() < self._quota_at_s and not self._gone:
+            loop.call_at(self._quota_at_s, self._speed_up)
+            return
+        self._slowed = False
+        self.connection.resume(Pause.QUOTA)
+
+    def finish(self) -> None:
+        """Answer what came in, then close."""
+        self._finishing = True
+        self.connection.pause(Pause.DRAIN)
+        self._desk.soon(self)
+
+    def closed(self) -> None:
+        """What is not in the store yet is given up; an open group with it."""
+        self._gone = True
+        self._desk.forget(self)
+        self._backlog.clear()
+        self._inflight.clear()
+        self._stalled = None
+        self._desk.release(self._held_bytes)
+        self._desk.keep(-self._kept_bytes)
+        self._held_bytes = self._kept_bytes = 0
+
+    def durable(self, channel: str, seq: int) -> None:
+        """Everything of a channel up to `seq` is in the object store; said to producers that asked for it."""
+        self._answers.durable(channel, seq)
+        self._desk.soon(self)
+
+    # -- a message's way --------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        while self._backlog and not (self._busy or self._resting or self._stalled or self._answers.refused):
+            if self._handled == TURN_MESSAGES:
+                self._resting = True
+                self._desk.loop.call_soon(self._rested)
+                break
+            self._handled += 1
+            self._begin(self._backlog.popleft())
+
+    def _rested(self) -> None:
+        """The others had their turn."""
+        self._resting, self._handled = False, 0
+        self._pump()
+
+    def _begin(self, data: bytes) -> None:
+        waiting = _Waiting(self._answers.expect(), None, len(data))
+        now_us = self._desk.clock.wall_ns() // 1000
+        if len(data) > INLINE_BYTES_MAX:
+            self._in_thread(lambda: self._reader.read(data, now_us=now_us), lambda done: self._read(waiting, done))
+            return
+        try:
+            waiting.frame = self._reader.read(data, now_us=now_us)
+        except Exception as error:
+            self._refuse(waiting, error)
+        else:
+            self._decoded(waiting)
+
+    def _read(self, waiting: _Waiting, done: Future[Frame | None]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._refuse(waiting, error)
+        else:
+            waiting.frame = done.result()
+            self._decoded(waiting)
+
+    def _decoded(self, waiting: _Waiting) -> None:
+        frame = waiting.frame
+        if self._answers.refused:  # one before it, while this one was on a thread
+            self._release(waiting.size_bytes)
+            return
+        try:
+            self._admit(frame)
+        except HoldfastError as error:
+            self._refuse(waiting, error)
+            return
+        if self._reader.deferring:
+            self._answers.withhold(waiting.ticket)
+        if frame is None:
+            self._release(waiting.size_bytes)
+            self._answers.accept(waiting.ticket)
+            self._desk.soon(self)
+            return
+        if waiting.size_bytes <= INLINE_BYTES_MAX:
+            self._submit(waiting)
+        else:
+            self._in_thread(lambda: self._commit(frame), lambda done: self._submitted(waiting, done))
+
+    def _admit(self, frame: Frame | None) -> None:
+        """Raise unless the frame may be stored, and what it leaves behind may be kept."""
+        kept_bytes = self._reader.kept_bytes
+        if kept_bytes != self._kept_bytes:
+            change, self._kept_bytes = kept_bytes - self._kept_bytes, kept_bytes
+            self._desk.keep(change)
+        if frame is not None:
+            for entry in frame.entries:
+                self._principal.require("publish", entry.channel)
+            if isinstance(frame.identity, SlotFrame):
+                self._principal.bind_slot(frame.identity.slot_id)
+
+    def _commit(self, frame: Frame) -> CommitFuture:
+        """Hand the frame to the store; `Backpressure` if it has no room. On the loop, or on a thread."""
+        return self._desk.store.commit_frame_async(frame.entries, identity=frame.identity, wait=False, lane=self._lane)
+
+    def _submit(self, waiting: _Waiting) -> bool:
+        """Whether the frame is in the store's queue, or refused; False if it must wait for room."""
+        frame = waiting.frame
+        assert frame is not None
+        try:
+            future = self._commit(frame)
+        except Backpressure as error:
+            return self._wait_for_room(waiting, error)
+        except Exception as error:
+            self._refuse(waiting, error)
+        else:
+            self._queued(waiting, future)
+        return True
+
+    def _submitted(self, waiting: _Waiting, done: Future[CommitFuture]) -> None:
+        error = done.exception()
+        if isinstance(error, Backpressure):
+            self._wait_for_room(waiting, error)
+        elif error is not None:
+            self._refuse(waiting, error)
+        else:
+            self._queued(waiting, done.result())
+
+    def _queued(self, waiting: _Waiting, future: CommitFuture) -> None:
+        self._inflight.append((waiting, future))
+        if future.done():
+            self._desk.soon(self)
+        else:
+            self._desk.watch(self)
+
+    def _in_thread(self, work: Callable[[], _Result], then: Callable[[Future[_Result]], None]) -> None:
+        """Run `work` on a thread and `then` on the loop; the backlog waits meanwhile."""
+        self._busy = True
+        loop = self._desk.loop
+
+        def finished(done: Future[_Result]) -> None:
+            self._busy = False
+            if not self._gone:
+                then(done)
+                self._pump()
+
+        self._desk.pool.submit(work).add_done_callback(lambda done: loop.call_soon_threadsafe(finished, done))
+
+    # -- a full store -----------------------------------------------------------------------------------------------
+
+    def _wait_for_room(self, waiting: _Waiting, error: Backpressure) -> bool:
+        """Keep the frame until there is room, or refuse it after the deadline; whether that is settled now."""
+        now_ns = self._desk.clock.monotonic_ns()
+        if self._stalled is None:
+            waiting.since_ns = now_ns
+            self._stalled = waiting
+            self.connection.pause(Pause.STORE)
+            self._desk.stall(self)
+            return False
+        waited_ns = now_ns - waiting.since_ns
+        if waited_ns < self._desk.state.config.ingest_write_deadline_ns:
+            return False
+        self._refuse(
+            waiting,
+            Backpressure(
+                bound=error.bound,
+                used_bytes=error.used_bytes,
+                cap_bytes=error.cap_bytes,
+                waited_s=waited_ns / NS_PER_S,
+                slowest=error.slowest,
+            ),
+        )
+        return True
+
+    def retry(self) -> bool:
+        """Try the frame that found the store full again; False while it has to wait."""
+        waiting = self._stalled
+        if waiting is not None:
+            waited_ns = self._desk.clock.monotonic_ns() - waiting.since_ns
+            is_due = waited_ns >= self._desk.state.config.ingest_write_deadline_ns
+            if not (is_due or self._desk.store.has_room(waiting.size_bytes)) or not self._submit(waiting):
+                return False
+        self._stalled = None
+        self.connection.resume(Pause.STORE)
+        self._pump()
+        return self._stalled is None
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def settle(self) -> bool:
+        """Take the store's answers and send ours; whether frames are still in the store's queue."""
+        inflight = self._inflight
+        while inflight and inflight[0][1].done():
+            waiting, future = inflight.popleft()
+            self._settle_one(waiting, future)
+        self._answer()
+        if self._finishing and self._is_idle():
+            failed = self._desk.state.failure is not None
+            self.connection.close(WSCloseCode.INTERNAL_ERROR if failed else WSCloseCode.GOING_AWAY, "the server stops")
+        return bool(inflight)
+
+    def _settle_one(self, waiting: _Waiting, future: CommitFuture) -> None:
+        try:
+            receipt = future.result()
+        except HoldfastError as error:
+            self._refuse(waiting, error)
+            return
+        self._release(waiting.size_bytes)
+        self._note(receipt)
+        self._answers.accept(waiting.ticket, receipt)
+
+    def _note(self, receipt: FrameReceipt) -> None:
+        if receipt.duplicate:
+            self._desk.state.totals.duplicates += 1
+
+    def _refuse(self, waiting: _Waiting, error: BaseException) -> None:
+        self._release(waiting.size_bytes)
+        category, reason = explain(error)
+        if not isinstance(error, HoldfastError):
+            event("server.ingest.fail", peer=self.connection.info.peer, error=type(error).__name__, reason=error)
+        self._answers.refuse(waiting.ticket, category, reason)
+        self.connection.info.last_error = f"{category.name}: {reason}"
+        refusals = self._desk.state.totals.refusals
+        refusals[category.name] = refusals.get(category.name, 0) + 1
+        self._drop_backlog()
+        self._desk.soon(self)
+        if isinstance(error, StoreFailed):
+            self._desk.failed(error)
+
+    def _drop_backlog(self) -> None:
+        """What comes after a refusal is consumed."""
+        self._release(sum(map(len, self._backlog)))
+        self._backlog.clear()
+
+    def _answer(self) -> None:
+        if self._gone or self.connection.is_closing:
+            return
+        for reply in self._answers.take():
+            self.connection.send(reply)
+        self.connection.info.acknowledged = self._answers.acknowledged
+        if self._answers.refused and self._kept_bytes and not self._busy:
+            self._reader.forget()
+            self._desk.keep(-self._kept_bytes)
+            self._kept_bytes = 0
+
+    def _is_idle(self) -> bool:
+        return not (self._inflight or self._backlog or self._busy or self._stalled)
+
+    # -- bounds -----------------------------------------------------------------------------------------------------
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self.connection.info.inflight_bytes = self._held_bytes
+        if self._held_bytes >= self._desk.state.config.ingest_connection_inflight_bytes:
+            self.connection.pause(Pause.INFLIGHT)
+        self._desk.hold(self, size_bytes)
+
+    def _release(self, size_bytes: int) -> None:
+        if self._gone:
+            return
+        self._held_bytes -= size_bytes
+        self.connection.info.inflight_bytes = self._held_bytes
+        if self._held_bytes < self._desk.state.config.ingest_connection_inflight_bytes:
+            self.connection.resume(Pause.INFLIGHT)
+        self._desk.release(size_bytes)
+
+
+def ingest_route(desk: IngestDesk) -> Route:
+    """Who may send frames, and how large they may be."""
+    store = desk.store
+    durability = store.statistics().durability.value
+
+    def open_ingest(upgrade: Upgrade) -> Opening | Refusal:
+        refusal = check_role(desk.state.config.role)
+        if refusal is not None:
+            return refusal
+        origin = slot_origin(upgrade.headers)
+        if isinstance(origin, Refusal):
+            return origin
+        if origin is not None:
+            upgrade.principal.bind_slot(origin.slot_id)
+        limits = SessionLimits(
+            FrameLimits(message_bytes=desk.state.config.ingest_batch_bytes_max, rows=store.config.frame_rows_max),
+            deferred_bytes_max=store.config.frame_bytes_max // 2,  # a store's frame has some more than the values
+        )
+        durable_ack = desk.state.durable_acks and wants_durable_ack(upgrade.headers)
+
+        def handler(connection: Connection) -> IngestHandler:
+            connection.info.slot_id = origin.slot_id.hex() if origin is not None else ""
+            reader = FrameReader(limits, origin=origin)
+            return IngestHandler(desk, connection, reader=reader, durable_ack=durable_ack)
+
+        headers = accept_headers(
+            batch_bytes_max=limits.frame.message_bytes, durability=durability, durable_ack=durable_ack
+        )
+        return Opening("ingest", handler, tuple(headers))
+
+    return open_ingest

@@ -1,0 +1,132 @@
+"""What all ingest connections share: the store, threads for large messages, the bounds over all of them, the wake-up.
+
+Promise: however many commits a group answers, the loop is woken once for it; each connection then looks at its own. All
+counts are kept on the event loop; only `_answered` is called on another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from holdfast.errors import Backpressure, HoldfastError
+from holdfast.server.connection import Pause
+from holdfast.server.state import ServerState
+
+if TYPE_CHECKING:
+    from holdfast.server.ingest import IngestHandler
+
+RETRY_S = 0.005
+"""How often a frame that found the store full is tried again."""
+KEPT_BYTES_MAX = 256 << 20
+"""What all connections together may keep between messages: open deferred groups and symbol dictionaries."""
+DECODERS = 2
+"""Threads for large messages; decoding is bound by memory, more would only take turns."""
+
+
+class IngestDesk:
+    """What all ingest connections share: the store, threads, the total of what is in flight, the wake-up."""
+
+    def __init__(self, state: ServerState, *, on_failure: Callable[[HoldfastError], None]) -> None:
+        self.state = state
+        self.store = state.store
+        self.clock = state.clock
+        self.loop = asyncio.get_running_loop()
+        self.pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="holdfast-decoder")
+        self._on_failure = on_failure
+        self._active: dict[IngestHandler, None] = {}
+        self._stalled: dict[IngestHandler, None] = {}
+        self._over_total: dict[IngestHandler, None] = {}
+        self._inflight_bytes = 0
+        self._kept_bytes = 0
+        self._woken = False
+        self._closed = False
+        self.store.on_answered(self._answered)
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Bytes of all connections that wait for their commit."""
+        return self._inflight_bytes
+
+    def close(self) -> None:
+        """No connection is left."""
+        self._closed = True
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- wake-ups ---------------------------------------------------------------------------------------------------
+
+    def _answered(self) -> None:
+        """A group was committed or refused; on the store's thread."""
+        if not self._woken and not self._closed:
+            self._woken = True
+            self.loop.call_soon_threadsafe(self._settle)
+
+    def soon(self, handler: IngestHandler) -> None:
+        """Let a connection answer at the end of this turn of the loop."""
+        self._active[handler] = None
+        if not self._woken:
+            self._woken = True
+            self.loop.call_soon(self._settle)
+
+    def watch(self, handler: IngestHandler) -> None:
+        """The connection has frames in the store's queue."""
+        self._active[handler] = None
+
+    def _settle(self) -> None:
+        self._woken = False  # before looking: what is answered from now on wakes us again
+        for handler in list(self._active):
+            if not handler.settle():
+                self._active.pop(handler, None)
+
+    # -- bounds -----------------------------------------------------------------------------------------------------
+
+    def hold(self, handler: IngestHandler, size_bytes: int) -> None:
+        """Count bytes that came in."""
+        self._inflight_bytes += size_bytes
+        if self._inflight_bytes >= self.state.config.ingest_total_inflight_bytes:
+            self._over_total[handler] = None
+            handler.connection.pause(Pause.TOTAL)
+
+    def release(self, size_bytes: int) -> None:
+        """They were committed, refused or given up."""
+        self._inflight_bytes -= size_bytes
+        if self._over_total and self._inflight_bytes < self.state.config.ingest_total_inflight_bytes:
+            over, self._over_total = self._over_total, {}
+            for handler in over:
+                handler.connection.resume(Pause.TOTAL)
+
+    def keep(self, change_bytes: int) -> None:
+        """Count what a connection keeps between messages; `Backpressure` if all together keep too much."""
+        self._kept_bytes += change_bytes
+        if change_bytes > 0 and self._kept_bytes > KEPT_BYTES_MAX:
+            raise Backpressure(
+                bound="deferred groups and symbols of all connections",
+                used_bytes=self._kept_bytes,
+                cap_bytes=KEPT_BYTES_MAX,
+                waited_s=0,
+            )
+
+    def stall(self, handler: IngestHandler) -> None:
+        """A frame found the store full; try again soon."""
+        self.state.totals.stalls += 1
+        if not self._stalled:
+            self.loop.call_later(RETRY_S, self._retry)
+        self._stalled[handler] = None
+
+    def _retry(self) -> None:
+        for handler in list(self._stalled):
+            if handler.retry():
+                self._stalled.pop(handler, None)
+        if self._stalled:
+            self.loop.call_later(RETRY_S, self._retry)
+
+    def forget(self, handler: IngestHandler) -> None:
+        """The connection is gone."""
+        for table in (self._active, self._stalled, self._over_total):
+            table.pop(handler, None)
+
+    def failed(self, error: HoldfastError) -> None:
+        """The store stopped: nothing will be accepted any more."""
+        self._on_failure(error)

@@ -1,0 +1,78 @@
+"""What the parts of a running server share: the store, the settings of now, who is connected, and how it is going.
+
+Promise: everything here is read and changed on the event loop only. The admin server reads it; nobody else's process
+does. A `ConnectionInfo` is kept current by its connection and leaves the table when the connection ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.clock import Clock
+from holdfast.config.server import ServerConfig
+from holdfast.errors import HoldfastError
+from holdfast.server.access import Gatekeeper
+from holdfast.store.store import Store
+
+
+@dataclass(slots=True)
+class ConnectionInfo:
+    """One connection, for people and metrics."""
+
+    id: int
+    peer: str
+    principal: str
+    kind: str
+    """Which protocol it speaks: `ingest`, later `consume` and `sync`."""
+    opened_at_ns: int
+    frames: int = 0
+    bytes: int = 0
+    wire_seq: int = -1
+    """The last message that came; -1 before the first."""
+    acknowledged: int = -1
+    """The last message that was answered with OK."""
+    inflight_bytes: int = 0
+    paused: str = ""
+    """Why nothing is read from it now; empty while it is read."""
+    slot_id: str = ""
+    last_error: str = ""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters since the start."""
+
+    connections: int = 0
+    handshakes_refused: dict[int, int] = field(default_factory=dict)
+    """By HTTP status."""
+    frames: int = 0
+    bytes: int = 0
+    duplicates: int = 0
+    refusals: dict[str, int] = field(default_factory=dict)
+    """By category."""
+    stalls: int = 0
+    """How often a frame had to wait for a full store."""
+
+
+@dataclass(slots=True)
+class ServerState:
+    """The running server as its parts see it."""
+
+    store: Store
+    config: ServerConfig
+    gatekeeper: Gatekeeper
+    clock: Clock
+    started_at_ns: int
+    insecure: bool = False
+    draining: bool = False
+    durable_acks: bool = False
+    """Whether an object store is attached, so that producers may be told what is in it."""
+    failure: HoldfastError | None = None
+    """Why the store stopped; the process is about to end."""
+    connections_by_id: dict[int, ConnectionInfo] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
+
+    @property
+    def connections(self) -> list[ConnectionInfo]:
+        """Who is connected, oldest first."""
+        return list(self.connections_by_id.values())
