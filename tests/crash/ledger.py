@@ -3,7 +3,8 @@
 The checks, after every restart (guarantees G1, G3 and G4):
 
 - an accepted event is there, once, under the number of its receipt, with its own value;
-- a frame that got no answer is there as a whole or not at all, over all its channels;
+- a frame that got no answer is there as a whole or not at all, over all its channels, as far as no other frame brings
+  the same events;
 - nothing else is there;
 - what one reader saw under a seq or a committed_id, every later reader sees there: no number is given out twice;
 - seqs are 1, 2, 3 … without a gap; the events of a channel are in the order in which they were sent;
@@ -144,9 +145,11 @@ class Ledger:
     def _check_unanswered(self, present: set[int]) -> None:
         promised = {number for frame in self.answers for number in frame.numbers()}
         allowed = set(promised)
-        for frame in self.asked:
-            fresh = set(frame.numbers()) - promised
-            allowed |= fresh
+        frames = set(self.asked)  # one that was sent again is still one
+        senders = Counter(number for frame in frames for number in frame.numbers())
+        for frame in frames:
+            allowed |= set(frame.numbers())
+            fresh = {number for number in frame.numbers() if senders[number] == 1} - promised  # no other may bring them
             assert fresh <= present or fresh.isdisjoint(present), f"{frame.name} is there in part: {fresh & present}"
         assert present <= allowed, f"events nobody sent: {present - allowed}"
 

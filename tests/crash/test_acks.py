@@ -266,6 +266,40 @@ def test_process_death_at_every_disk_call_loses_no_answer() -> None:
         check(recover(left.after_power_cut(0), clock), answers)
 
 
+def answered() -> Bench:
+    """A subscriber whose ack is in the log only."""
+    bench = Bench(**TINY)
+    bench.publish("long")
+    take(bench.store.subscriber("reader", ["long"])).ack()
+    return bench
+
+
+@pytest.mark.guarantee("G7")
+@pytest.mark.parametrize("coming_back", [False, True], ids=["leaves", "comes back"])
+def test_power_cut_while_a_subscriber_leaves_a_channel_or_comes_back_mixes_no_lives(*, coming_back: bool) -> None:
+    """Power loss. What it confirmed before it left counts until it leaves, and not after it came back to start over."""
+    places: set[tuple[str, int]] = set()
+    call, ended = 0, False
+    while not ended:
+        bench = answered()
+        if coming_back:
+            bench.store.subscriber("reader", ["short"])
+        call += 1
+        bench.disk.cut_at(bench.disk.calls + call)
+        try:
+            bench.store.subscriber("reader", ["long" if coming_back else "short"], start="first")
+            ended = True
+        except PowerCut:
+            pass
+        for seed in range(4):
+            store = recover(bench.disk.after_power_cut(seed), bench.clock).store
+            (shown,) = store.subscribers()
+            marks = [item.mark for item in shown.channels]
+            places.add((shown.patterns[0], marks[0] if marks else -1))
+    assert places == ({("short", -1), ("long", 0)} if coming_back else {("long", 10), ("short", -1)})
+    assert call > 10
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.guarantee("G6")

@@ -2,11 +2,12 @@
 
 The model knows sets of integers. What it checks after every step: marks and gap sets are those of the sets, leases that
 are out never overlap and hold only what is owed, segments are there exactly while somebody is owed a part of them, and
-every event is confirmed once, dropped once, or still owed.
+every event is confirmed once, dropped once, or still owed. Losses are added up over all restarts.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from hypothesis import settings
@@ -53,6 +54,7 @@ class SubscriberMachine(RuleBasedStateMachine):
         self.floor = dict.fromkeys(CHANNELS, 1)
         self.readers: dict[str, Reader] = {}
         self.handles: dict[str, Subscriber] = {}
+        self.losses: Counter[tuple[str, str]] = Counter()
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -69,12 +71,30 @@ class SubscriberMachine(RuleBasedStateMachine):
         """Who is registered keeps its place."""
         self.handles[name] = self.bench.store.subscriber(name, ["*"], start=start)
         if name not in self.readers:
-            known = [channel for channel in CHANNELS if self.last[channel]]
-            self.readers[name] = Reader({channel: self.first_owed(channel, start) for channel in known})
-            for channel in known:
-                there = {seq for first, last in self.segments[channel] for seq in range(first, last + 1)}
-                there -= set(range(1, self.floor[channel]))
-                self.readers[name].dropped[channel] = set(range(1, self.last[channel] + 1)) - there
+            self.readers[name] = Reader({})
+            for channel in CHANNELS:
+                self.join(name, channel, start)
+
+    def join(self, name: str, channel: str, start: str | int) -> None:
+        """Follow a channel that exists from a position on."""
+        if self.last[channel]:
+            reader = self.readers[name]
+            there = {seq for first, last in self.segments[channel] for seq in range(first, last + 1)}
+            there -= set(range(1, self.floor[channel]))
+            reader.start[channel] = self.first_owed(channel, start)
+            reader.dropped[channel] = set(range(1, self.last[channel] + 1)) - there
+
+    @rule(name=st.sampled_from(NAMES), channel=st.sampled_from(CHANNELS), start=st.sampled_from(["first", "new", 3]))
+    def start_over(self, name: str, channel: str, start: str | int) -> None:
+        """Let go of a channel and come back to it: what was answered before counts no longer."""
+        if name not in self.readers:
+            return
+        reader = self.readers[name]
+        self.bench.store.subscriber(name, [other for other in CHANNELS if other != channel])
+        self.handles[name] = self.bench.store.subscriber(name, ["*"], start=start)
+        reader.leases = [lease for lease in reader.leases if lease.channel != channel]
+        reader.done[channel] = set()
+        self.join(name, channel, start)
 
     def first_owed(self, channel: str, start: str | int) -> int:
         """A start position, clamped."""
@@ -162,10 +182,13 @@ class SubscriberMachine(RuleBasedStateMachine):
             return
         self.floor[channel] = there[len(there) - self.limit[channel]]
         below = set(range(1, self.floor[channel]))
-        for reader in self.readers.values():
+        lost_by_any = set(there) & below if not self.readers else set()
+        for name, reader in self.readers.items():
             lost = below & reader.owed(channel, self.last[channel])
             reader.dropped[channel] |= lost
-            reader.events[Outcome.DROPPED] += len(lost)
+            self.losses[channel, name] += len(lost)
+            lost_by_any |= lost
+        self.losses[channel, ""] += len(lost_by_any)
         self.segments[channel] = [span for span in self.segments[channel] if span[1] >= self.floor[channel]]
 
     @rule(seed=st.integers(0, 5), orderly=st.booleans())
@@ -231,6 +254,12 @@ class SubscriberMachine(RuleBasedStateMachine):
             expected = self.readers[shown.name].events
             counted = {name: count for name, count in shown.outcomes.items() if name != "dropped"}
             assert counted == {item.name.lower(): expected[item] for item in Outcome if item is not Outcome.DROPPED}
+
+    @invariant()
+    def losses_are_counted_once_over_all_time(self) -> None:
+        """Per channel and subscriber, and once for the channel."""
+        counted = {(loss.channel, loss.subscriber): loss.events for loss in self.bench.store.losses()}
+        assert counted == dict(+self.losses)
 
     def teardown(self) -> None:
         """Nothing to close: the disk is in memory."""

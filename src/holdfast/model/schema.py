@@ -231,7 +231,7 @@ def _check_size(batch: pa.RecordBatch, limits: BatchLimits, checked: CheckedSche
 def _validate(batch: pa.RecordBatch, *, full: bool) -> None:
     try:
         batch.validate(full=full)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowIndexError, pa.ArrowNotImplementedError) as error:
         raise _Refusal(f"column {_first_bad_column(batch, full=full)!r} is malformed: {error}") from None
 
 
@@ -239,7 +239,7 @@ def _first_bad_column(batch: pa.RecordBatch, *, full: bool) -> str:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
             column.validate(full=full)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except (pa.ArrowInvalid, pa.ArrowIndexError, pa.ArrowNotImplementedError):
             return str(name)
     return "?"
 

@@ -26,6 +26,8 @@
 | grouping.py | one thread that handles what has queued up as a group |
 | limits.py | which limits hold for which channel |
 | subscribers/ | who reads what, how far; the acknowledgement log |
+| source.py | where a segment is had again whose file is missing or damaged |
+| tiering.py | what a store shows to an object store behind it |
 | retention/ | what goes, when, and how every loss is told |
 | recovery.py | opening after any kind of end |
 | statistics.py | what a store has done and holds, as one value |

@@ -19,61 +19,41 @@ logs, except what was already deleted from both: floors and remembered slots sta
 | losses | events, bytes and segments that went unconfirmed, per channel, subscriber and reason, over all time |
 | progress | per subscriber and channel: the start and the confirmed ranges, as of the last checkpoint |
 
-Promise: what `publish` was given is there as a whole after it returned, or not at all; each row of meta, channels,
-segments and slots carries a CRC32C of its values, so that a damaged page is found and not believed (G9).
+Promise: what `publish` was given is there as a whole after it returned, or not at all; each row carries a CRC32C of
+its values, so that a damaged page is found and not believed (G9).
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from holdfast.disk.checksum import crc32c
-from holdfast.disk.filesystem import Database, Filesystem, SqlRow, SqlValue, Transaction
+from holdfast.disk.filesystem import Database, Filesystem, SqlRow, SqlValue
 from holdfast.errors import CorruptData, UnsupportedFormat
-from holdfast.model.intervals import IntervalSet
 from holdfast.store.segments.metadata import SegmentMeta
 from holdfast.store.subscribers.notes import ProgressNote, Snapshot, SubscriberNote
+from holdfast.store.tables import (
+    TABLES,
+    add_gone,
+    add_losses,
+    checked,
+    put,
+    put_identities,
+    put_many,
+    put_meta,
+    put_progress,
+    segment_row,
+)
 
 CATALOG_NAME = "catalog.db"
 VERSION = 1
 SEGMENT_SEQ_BLOCK = 256
 """Segment numbers are reserved in blocks before use; a restart skips the rest of a block, so no number comes twice."""
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS channels (channel_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, next_seq INTEGER NOT
-NULL,
-  schema BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS segments (segment_seq INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL, first_seq INTEGER
-NOT NULL,
-  last_seq INTEGER NOT NULL, last_committed_id INTEGER NOT NULL, last_ingested_at_ns INTEGER NOT NULL,
-  has_guids INTEGER NOT NULL, size_bytes INTEGER NOT NULL, crc32c INTEGER NOT NULL, meta BLOB NOT NULL, crc INTEGER NOT
-  NULL);
-CREATE UNIQUE INDEX IF NOT EXISTS segments_by_seq ON segments (channel_id, first_seq);
-CREATE TABLE IF NOT EXISTS slots (slot_id BLOB PRIMARY KEY, ranges BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS segment_slots (slot_id BLOB NOT NULL, first_fsn INTEGER NOT NULL,
-  segment_seq INTEGER NOT NULL, last_fsn INTEGER NOT NULL, PRIMARY KEY (slot_id, first_fsn, segment_seq)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS event_ids (channel_id INTEGER NOT NULL, digest BLOB NOT NULL, seq INTEGER NOT NULL,
-  PRIMARY KEY (channel_id, digest)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS subscribers (subscriber_id INTEGER PRIMARY KEY, note BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS progress (subscriber_id INTEGER NOT NULL, channel_id INTEGER NOT NULL, note BLOB NOT NULL,
-  crc INTEGER NOT NULL, PRIMARY KEY (subscriber_id, channel_id)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS floors (channel_id INTEGER PRIMARY KEY, first_seq INTEGER NOT NULL, crc INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS partition_floors (channel_id INTEGER NOT NULL, partition TEXT NOT NULL,
-  first_seq INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (channel_id, partition)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS doomed (segment_seq INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS gone (channel_id INTEGER NOT NULL, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
-  reason TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (channel_id, first_seq)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS losses (channel TEXT NOT NULL, subscriber TEXT NOT NULL, reason TEXT NOT NULL,
-  segments INTEGER NOT NULL, events INTEGER NOT NULL, bytes INTEGER NOT NULL,
-  PRIMARY KEY (channel, subscriber, reason)) WITHOUT ROWID;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +120,7 @@ class Catalog:
         with self._translated():
             self._database: Database = filesystem.database(self.path)
         with self._translated(), self._database.transaction() as change:
-            for statement in _TABLES.split(";\n"):
+            for statement in TABLES.split(";\n"):
                 if statement.strip():
                     change.execute(statement)
         self._reserved = self._next = int(self.meta("segment_seq_reserved") or b"1")
@@ -158,7 +138,7 @@ class Catalog:
     def set_meta(self, **values: bytes | int) -> None:
         """Change values of the meta table together."""
         with self._translated(), self._database.transaction() as change:
-            _put_meta(change, values)
+            put_meta(change, values)
 
     def next_segment_seq(self) -> int:
         """A number no segment ever had; its block is reserved on disk first."""
@@ -179,19 +159,10 @@ class Catalog:
         """Make segments known, and say what the log no longer needs to keep, in one transaction."""
         with self._translated(), self._database.transaction() as change:
             for item in publications:
-                _put(change, "segments", _segment_row(item.segment))
-                _put(change, "channels", astuple(item.channel))
-                for slot_id, ranges in item.slots.items():
-                    _merge_slot(change, slot_id, ranges)
-                    change.executemany(
-                        "INSERT OR REPLACE INTO segment_slots VALUES (?, ?, ?, ?)",
-                        [(slot_id, first, item.segment.meta.segment_seq, last) for first, last in ranges],
-                    )
-                change.executemany(
-                    "INSERT OR IGNORE INTO event_ids VALUES (?, ?, ?)",
-                    [(item.channel.channel_id, digest, seq) for digest, seq in item.event_ids],
-                )
-            _put_meta(change, {"wal_cursor": wal_cursor})
+                put(change, "segments", segment_row(item.segment))
+                put(change, "channels", astuple(item.channel))
+                put_identities(change, item)
+            put_meta(change, {"wal_cursor": wal_cursor})
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -263,14 +234,18 @@ class Catalog:
         rows = self._query("SELECT slot_id, ranges, crc FROM slots WHERE slot_id = ?", (slot_id,))
         return msgspec.msgpack.decode(rows[0][1], type=list[tuple[int, int]]) if rows else []
 
+    def slot_ids(self, *, after: bytes, limit: int) -> list[bytes]:
+        """Slots above `after`, by id."""
+        sql = "SELECT slot_id FROM slots WHERE slot_id > ? ORDER BY slot_id LIMIT ?"
+        return [bytes(row[0]) for row in self._database.query(sql, (after, limit))]
+
     def segments_of_frame(self, slot_id: bytes, fsn: int) -> list[PublishedSegment]:
         """The segments that may hold that frame."""
         rows = self._query(
-            f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq IN (SELECT segment_seq FROM segment_slots "
-            "WHERE slot_id = ? AND first_fsn <= ? AND last_fsn >= ?) ORDER BY segment_seq",
-            (slot_id, fsn, fsn),
+            "SELECT * FROM segment_slots WHERE slot_id = ? AND first_fsn <= ? AND last_fsn >= ?", (slot_id, fsn, fsn)
         )
-        return [segment_of_row(row) for row in rows]
+        found = [self.segment(number) for number in sorted({row[2] for row in rows})]
+        return [segment for segment in found if segment is not None]
 
     def event_seqs(self, channel_id: int, digests: Sequence[bytes]) -> dict[bytes, int]:
         """Which of these event ids are in segments, and where."""
@@ -278,13 +253,16 @@ class Catalog:
         for at in range(0, len(digests), 500):
             page = digests[at : at + 500]
             marks = ",".join("?" * len(page))
-            found.update(
-                self._database.query(
-                    f"SELECT digest, seq FROM event_ids WHERE channel_id = ? AND digest IN ({marks})",
-                    (channel_id, *page),
-                )
+            rows = self._query(
+                f"SELECT * FROM event_ids WHERE channel_id = ? AND digest IN ({marks})", (channel_id, *page)
             )
+            found.update((row[1], row[2]) for row in rows)
         return found
+
+    def event_ids_within(self, channel_id: int, first_seq: int, last_seq: int) -> list[tuple[bytes, int]]:
+        """Digest and seq of the events of a range that have ids."""
+        sql = "SELECT * FROM event_ids WHERE channel_id = ? AND seq BETWEEN ? AND ? ORDER BY seq"
+        return [(row[1], row[2]) for row in self._query(sql, (channel_id, first_seq, last_seq))]
 
     def segment(self, segment_seq: int) -> PublishedSegment | None:
         """A segment by its number."""
@@ -357,9 +335,9 @@ class Catalog:
             change.executemany("DELETE FROM segments WHERE segment_seq = ?", numbers)
             change.executemany("DELETE FROM segment_slots WHERE segment_seq = ?", numbers)
             change.executemany("DELETE FROM event_ids WHERE channel_id = ? AND seq BETWEEN ? AND ?", spans)
-            change.executemany("INSERT OR REPLACE INTO doomed VALUES (?, ?)", doomed)
-            _add_gone(change, spans, reason="evicted")
-            _add_losses(change, losses)
+            put_many(change, "doomed", doomed)
+            add_gone(change, spans, reason="evicted")
+            add_losses(change, losses)
 
     def gone(self, channel_id: int) -> list[tuple[int, int, str]]:
         """(first seq, last seq, reason) of what no segment of a channel holds any more, ascending."""
@@ -368,7 +346,7 @@ class Catalog:
 
     def doomed(self) -> dict[int, int]:
         """Numbers of evicted segments whose files may still be there, and their channels' numbers."""
-        return dict(self._database.query("SELECT segment_seq, channel_id FROM doomed"))
+        return {row[0]: row[1] for row in self._query("SELECT * FROM doomed")}
 
     def forget_doomed(self, numbers: Iterable[int]) -> None:
         """Those files are gone."""
@@ -377,13 +355,13 @@ class Catalog:
 
     def losses(self) -> list[Loss]:
         """All losses since the store was created, up to the last checkpoint of the acknowledgement log."""
-        return [Loss(*row) for row in self._database.query("SELECT * FROM losses ORDER BY channel, subscriber, reason")]
+        return [Loss(*row[:-1]) for row in self._query("SELECT * FROM losses ORDER BY channel, subscriber, reason")]
 
     def set_floor(self, channel_id: int, first_seq: int, losses: Iterable[Loss] = ()) -> None:
         """Events of a channel below `first_seq` are gone for ever. `losses` are those no log tells of."""
         with self._translated(), self._database.transaction() as change:
-            _put(change, "floors", (channel_id, first_seq))
-            _add_losses(change, losses)
+            put(change, "floors", (channel_id, first_seq))
+            add_losses(change, losses)
 
     def floors(self) -> dict[int, int]:
         """Per channel the first event that is left, where a limit discarded some."""
@@ -392,7 +370,7 @@ class Catalog:
     def set_partition_floor(self, channel_id: int, partition: str, first_seq: int) -> None:
         """The partition needs no event of the channel below `first_seq`."""
         with self._translated(), self._database.transaction() as change:
-            _put(change, "partition_floors", (channel_id, partition, first_seq))
+            put(change, "partition_floors", (channel_id, partition, first_seq))
 
     def partition_floors(self) -> list[tuple[int, str, int]]:
         """(channel id, partition, first seq it needs), where a partition has advanced."""
@@ -422,19 +400,19 @@ class Catalog:
     def put_subscriber(self, note: SubscriberNote, *, joined: Iterable[ProgressNote], left: Iterable[int] = ()) -> None:
         """Register or change a subscriber: where it starts in channels it joins, and channels it has left."""
         with self._translated(), self._database.transaction() as change:
-            _put(change, "subscribers", (note.subscriber_id, msgspec.msgpack.encode(note)))
-            _put_progress(change, joined)
+            put(change, "subscribers", (note.subscriber_id, msgspec.msgpack.encode(note)))
+            put_progress(change, joined)
             gone = [(note.subscriber_id, channel_id) for channel_id in left]
             change.executemany("DELETE FROM progress WHERE subscriber_id = ? AND channel_id = ?", gone)
             following = max(int(self.meta("next_subscriber_id") or 1), note.subscriber_id + 1)
-            _put_meta(change, {"next_subscriber_id": following})
+            put_meta(change, {"next_subscriber_id": following})
 
     def remove_subscriber(self, subscriber_id: int, losses: Iterable[Loss]) -> None:
         """Forget a subscriber and how far it was; `losses` are those of its own that no checkpoint has counted."""
         with self._translated(), self._database.transaction() as change:
             change.execute("DELETE FROM subscribers WHERE subscriber_id = ?", (subscriber_id,))
             change.execute("DELETE FROM progress WHERE subscriber_id = ?", (subscriber_id,))
-            _add_losses(change, losses)
+            add_losses(change, losses)
 
     def checkpoint(self, progress: Iterable[ProgressNote], losses: Iterable[Loss], *, ack_cursor: int) -> None:
         """Keep how far subscribers are and what was lost, and from where on the acknowledgement log is still needed.
@@ -442,9 +420,9 @@ class Catalog:
         One transaction, so that each record of the log is counted once: in here, or by replaying it.
         """
         with self._translated(), self._database.transaction() as change:
-            _put_progress(change, progress)
-            _add_losses(change, losses)
-            _put_meta(change, {"ack_cursor": ack_cursor})
+            put_progress(change, progress)
+            add_losses(change, losses)
+            put_meta(change, {"ack_cursor": ack_cursor})
 
     def cursor(self, log: Literal["wal", "ack"]) -> int | None:
         """The position from which on a log is still needed; None while there is no such log yet."""
@@ -465,11 +443,7 @@ class Catalog:
     def _query(self, sql: str, values: Sequence[SqlValue] = ()) -> list[SqlRow]:
         """Rows whose last column is the CRC of the others."""
         with self._translated():
-            rows = self._database.query(sql, values)
-        for row in rows:
-            if row_crc(row[:-1]) != row[-1]:
-                raise CorruptData(file=self.path, offset_bytes=0, reason=f"row {row[0]!r} does not match its checksum")
-        return rows
+            return checked(self._database.query(sql, values))
 
     def _translated(self) -> _Translated:
         return _Translated(self.path)
@@ -503,83 +477,6 @@ _HOLDS = (
 index is entered where the range begins, not where the channel does."""
 
 
-def _segment_row(segment: PublishedSegment) -> tuple[SqlValue, ...]:
-    meta = segment.meta
-    return (
-        meta.segment_seq,
-        segment.channel_id,
-        meta.first_seq,
-        meta.last_seq,
-        meta.last_committed_id,
-        meta.last_ingested_at_ns,
-        int(segment.has_guids),
-        segment.size_bytes,
-        segment.crc32c,
-        msgspec.msgpack.encode([getattr(meta, item.name) for item in fields(meta)]),
-    )
-
-
 def segment_of_row(row: SqlRow) -> PublishedSegment:
     """A row of the table `segments`."""
     return PublishedSegment(row[1], SegmentMeta(*msgspec.msgpack.decode(row[9])), bool(row[6]), row[7], row[8])
-
-
-def row_crc(row: Iterable[SqlValue]) -> int:
-    """The checksum that stands in the last column of a row."""
-    return crc32c(msgspec.msgpack.encode(list(row)))
-
-
-def _put(change: Transaction, table: str, row: Sequence[SqlValue]) -> None:
-    marks = ",".join("?" * (len(row) + 1))
-    change.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*row, row_crc(row)))
-
-
-def _add_losses(change: Transaction, losses: Iterable[Loss]) -> None:
-    change.executemany(
-        "INSERT INTO losses VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (channel, subscriber, reason) DO UPDATE SET "
-        "segments = segments + excluded.segments, events = events + excluded.events, bytes = bytes + excluded.bytes",
-        [(loss.channel, loss.subscriber, loss.reason, loss.segments, loss.events, loss.bytes) for loss in losses],
-    )
-
-
-def _add_gone(change: Transaction, spans: Iterable[tuple[int, int, int]], *, reason: str) -> None:
-    """Note ranges of channels as gone; neighbours with the same reason become one row."""
-    merged: dict[int, IntervalSet] = {}
-    for channel_id, first, last in spans:
-        merged.setdefault(channel_id, IntervalSet()).add(first, last)
-    for channel_id, ranges in merged.items():
-        for first, last in ranges:
-            before = change.execute(
-                "SELECT first_seq, last_seq, reason FROM gone WHERE channel_id = ? AND first_seq < ? "
-                "ORDER BY first_seq DESC LIMIT 1",
-                (channel_id, first),
-            )
-            after = change.execute(
-                "SELECT first_seq, last_seq, reason FROM gone WHERE channel_id = ? AND first_seq = ?",
-                (channel_id, last + 1),
-            )
-            joined = [row for row in before if row[1] + 1 == first and row[2] == reason]
-            joined += [row for row in after if row[2] == reason]
-            change.executemany(
-                "DELETE FROM gone WHERE channel_id = ? AND first_seq = ?", [(channel_id, row[0]) for row in joined]
-            )
-            whole = (min([first, *(row[0] for row in joined)]), max([last, *(row[1] for row in joined)]))
-            _put(change, "gone", (channel_id, *whole, reason))
-
-
-def _put_progress(change: Transaction, notes: Iterable[ProgressNote]) -> None:
-    for note in notes:
-        _put(change, "progress", (note.subscriber_id, note.channel_id, msgspec.msgpack.encode(note)))
-
-
-def _put_meta(change: Transaction, values: dict[str, bytes | int]) -> None:
-    for key, value in values.items():
-        _put(change, "meta", (key, value if isinstance(value, bytes) else str(value).encode()))
-
-
-def _merge_slot(change: Transaction, slot_id: bytes, ranges: Iterable[tuple[int, int]]) -> None:
-    rows = change.execute("SELECT ranges FROM slots WHERE slot_id = ?", (slot_id,))
-    merged = IntervalSet(msgspec.msgpack.decode(rows[0][0], type=list[tuple[int, int]]) if rows else ())
-    for first, last in ranges:
-        merged.add(first, last)
-    _put(change, "slots", (slot_id, msgspec.msgpack.encode(list(merged))))

@@ -32,7 +32,7 @@ back."""
 class Channel:
     """What a store knows of one channel between segments. Fields are owned as noted."""
 
-    def __init__(self, channel_id: ChannelId, name: str, limits: ChannelLimits) -> None:
+    def __init__(self, channel_id: ChannelId, name: str, limits: ChannelLimits, *, born_seq: int = 1) -> None:
         self.id = channel_id
         self.name = name
         self.limits = limits
@@ -42,8 +42,9 @@ class Channel:
         self.segment_bytes = self.segment_events = 0  # tail lock: what the published segments hold
         self.warned = False  # keeper: said once that old events go
         self.retired = False  # table lock
-        self.next_seq = 1  # committer
-        self.published_seq = 0  # tail lock: the last seq in a published segment
+        self.born_seq = born_seq  # its first seq: 1, unless the store was restored from a tier
+        self.next_seq = born_seq  # committer
+        self.published_seq = born_seq - 1  # tail lock: the last seq in a published segment
         self.units: list[Unit] = []  # tail lock: what is not yet published, oldest first
         self.unpublished_ids: dict[bytes, int] = {}  # committer: event id digest -> seq, for channels that use ids
         self.version: SchemaVersion | None = None  # table lock to change
@@ -55,6 +56,11 @@ class Channel:
         """The last event that readers can see; those being committed just now are not among them."""
         units = list(self.units)  # before `published_seq`, which moves before a unit leaves
         return units[-1].end_seq - 1 if units else self.published_seq
+
+    @property
+    def is_closed_off(self) -> bool:
+        """Whether its floor is above all numbers given out: it was retired, and not written to since."""
+        return self.first_seq == self.next_seq > 1
 
     def stored_bytes(self) -> int:
         """Bytes in segments and in memory. The caller holds the tail's lock."""
@@ -71,8 +77,9 @@ class Channel:
 class ChannelTable:
     """All channels. Thread-safe."""
 
-    def __init__(self, limits: LimitsTree, *, channels_max: int) -> None:
-        """`channels_max` 0 is no limit."""
+    def __init__(self, limits: LimitsTree, *, channels_max: int, birth_seq: int = 1) -> None:
+        """`channels_max` 0 is no limit. `birth_seq` is the first seq of a channel nobody knows yet."""
+        self.birth_seq = birth_seq
         self._limits = limits
         self._channels_max = channels_max
         self._lock = threading.Lock()
@@ -166,7 +173,7 @@ class ChannelTable:
             retired.retired = False
             self._by_name[name] = retired
             return retired
-        channel = Channel(channel_id, name, self._limits.resolve(name))
+        channel = Channel(channel_id, name, self._limits.resolve(name), born_seq=self.birth_seq)
         self._by_name[name] = self._by_id[channel_id] = channel
         self._folded[name.lower()] = name
         self.next_id = max(self.next_id, channel_id + 1)

@@ -31,7 +31,7 @@ import pyarrow as pa
 from holdfast.clock import NS_PER_S
 from holdfast.disk.appendlog import NewRecord
 from holdfast.disk.checksum import crc32c
-from holdfast.errors import ChannelFull, Closed, DiskFull, HoldfastError, StoreFailed
+from holdfast.errors import Backpressure, ChannelFull, Closed, DiskFull, HoldfastError, StoreFailed
 from holdfast.model.frame import Durability, EventIds, FrameReceipt, Identity, Receipt
 from holdfast.model.positions import CommittedId, Seq
 from holdfast.store.answer import CommitFuture
@@ -112,6 +112,8 @@ class Committer(GroupWorker[Pending]):
         self._ended = threading.Event()
         self.on_answered: list[Callable[[], None]] = []
         self.next_committed_id = next_committed_id
+        self.committed_id_ceiling: int | None = None
+        """Numbers from here on are not given out; a tier reserves them first."""
         self.groups = self.frames = self.events = self.syncs = 0
 
     def submit(self, item: Pending) -> None:
@@ -216,10 +218,20 @@ class Committer(GroupWorker[Pending]):
         """Why the frame is not stored; those behind it in its lane are not either."""
         lane = pending.lane
         if lane is None:
-            return self._full_channel(pending, group)
+            return self._beyond_ceiling(pending) or self._full_channel(pending, group)
         if lane.refusal is None:
-            lane.refusal = self._full_channel(pending, group)
+            lane.refusal = self._beyond_ceiling(pending) or self._full_channel(pending, group)
         return lane.refusal
+
+    def _beyond_ceiling(self, pending: Pending) -> Backpressure | None:
+        """Why a frame gets no numbers: the tier was away for so long that all it had reserved are used."""
+        ceiling = self.committed_id_ceiling
+        if ceiling is None:
+            return None
+        end = self.next_committed_id + sum(entry.payload.rows for entry in pending.entries)
+        if end <= ceiling:
+            return None
+        return Backpressure(bound="tier.reservation", used_bytes=end, cap_bytes=ceiling, waited_s=0)
 
     def _full_channel(self, pending: Pending, group: _Group) -> ChannelFull | None:
         """The limit that a frame would pass, of a channel that refuses new events."""
@@ -260,7 +272,7 @@ class Committer(GroupWorker[Pending]):
             if not entry.payload.rows:
                 receipts.append(self._nothing_new(entry.channel, known_seqs))
                 continue
-            chunk = self._number(entry, group, identity, ingested_at_ns)
+            chunk = self._number(entry, group, identity, (ingested_at_ns, first_committed_id))
             first, rows = chunk.run.first_seq, chunk.run.rows
             places.append(EntryPlace(entry.channel.id, entry.version.id, first, entry.payload, entry.options))
             receipts.append(
@@ -304,8 +316,9 @@ class Committer(GroupWorker[Pending]):
             duplicate_events=len(known_seqs),
         )
 
-    def _number(self, entry: PreparedEntry, group: _Group, identity: Identity, ingested_at_ns: int) -> Chunk:
-        """Give an entry's events their numbers."""
+    def _number(self, entry: PreparedEntry, group: _Group, identity: Identity, frame: tuple[int, int]) -> Chunk:
+        """Give an entry's events their numbers. `frame` is when it came in, and where it begins."""
+        ingested_at_ns, frame_committed_id = frame
         channel, rows = entry.channel, entry.payload.rows
         if channel.limits.discard == "new":
             group.added_events[channel] += rows
@@ -313,7 +326,7 @@ class Committer(GroupWorker[Pending]):
         first_seq, committed_id = channel.next_seq, self.next_committed_id
         if channel not in group.next_seqs:
             group.next_seqs[channel] = first_seq
-            group.creates_channel |= first_seq == 1
+            group.creates_channel |= first_seq == channel.born_seq
         channel.next_seq = first_seq + rows
         channel.active_at_ns = ingested_at_ns
         self.next_committed_id = committed_id + rows
@@ -327,7 +340,7 @@ class Committer(GroupWorker[Pending]):
             identity=identity,
             partitions=entry.options.partitions,
         )
-        chunk = Chunk(run, entry.payload, entry.version, self._wal.log.number, entry.ids)
+        chunk = Chunk(run, entry.payload, entry.version, self._wal.log.number, entry.ids, frame_committed_id)
         group.chunks.append((channel, chunk))
         for offset, digest in enumerate(entry.ids):
             channel.unpublished_ids[digest] = first_seq + offset

@@ -61,6 +61,7 @@ class ChannelLimits:
     event_time_column: str
     signal: str
     compression: str
+    dedup_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,4 +195,5 @@ def _limits(found: _Found) -> ChannelLimits:
         event_time_column=values["event_time"],
         signal=values["signal"],
         compression=values["segment.compression"],
+        dedup_keys=tuple(filter(None, map(str.strip, values["dedup_keys"].split(",")))),
     )

@@ -32,6 +32,7 @@ from holdfast.store.channels import Channel
 from holdfast.store.ground import Ground
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.segments.runs import SYSTEM_COLUMNS, RunTable
+from holdfast.store.source import SegmentSource
 from holdfast.store.tail import Chunk
 from holdfast.store.wal.codec import decode_pieces
 
@@ -52,7 +53,8 @@ class Piece:
 class Reader:
     """Reads one store. Thread-safe; every call to `read` is a picture of its own."""
 
-    def __init__(self, ground: Ground, open_files: OpenFiles) -> None:
+    def __init__(self, ground: Ground, open_files: OpenFiles, *, source: SegmentSource | None = None) -> None:
+        """`source` is where a segment is had again whose file is missing or damaged."""
         self._directory = ground.channels_directory
         self._open_files = open_files
         self._catalog = ground.catalog
@@ -61,6 +63,8 @@ class Reader:
         self._verified: OrderedDict[int, None] = OrderedDict()
         self._damaged: dict[int, CorruptData] = {}
         self._lock = threading.Lock()
+        self._healing = threading.Lock()
+        self._source = source
 
     def read(
         self,
@@ -162,12 +166,29 @@ class Reader:
     def _open(self, channel: str, segment: PublishedSegment) -> SegmentReader | None:
         """The segment, checked and mapped, so that it stays readable; None if it was evicted meanwhile."""
         try:
-            with self._open_files.use(self.segment_path(channel, segment)) as file:
-                return self._reader(file, segment)
-        except FileNotFoundError:
+            return self._open_once(channel, segment)
+        except (FileNotFoundError, CorruptData):
             if self._catalog.segment(segment.meta.segment_seq) is None:
                 return None
-            raise
+            if not self.heal(segment):
+                raise
+            return self._open_once(channel, segment)
+
+    def _open_once(self, channel: str, segment: PublishedSegment) -> SegmentReader:
+        with self._open_files.use(self.segment_path(channel, segment)) as file:
+            return self._reader(file, segment)
+
+    def heal(self, segment: PublishedSegment) -> bool:
+        """Have a good copy put in place of a file that is missing or damaged; False if there is nowhere to get one."""
+        if self._source is None:
+            return False
+        path = self.segment_path(segment.meta.channel, segment)
+        with self._healing:
+            if not self._source.fetch(segment, path):
+                return False
+            self._open_files.discard(path)
+        self.judge(segment.meta.segment_seq, None)
+        return True
 
     def _reader(self, file: File, segment: PublishedSegment) -> SegmentReader:
         number = segment.meta.segment_seq

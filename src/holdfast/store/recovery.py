@@ -44,6 +44,7 @@ from holdfast.store.ground import CHANNELS_DIR, WAL_DIR
 from holdfast.store.limits import LimitsTree
 from holdfast.store.repair.truncate import Truncation, discard_leftover, renew_consent, truncate_ended_logs
 from holdfast.store.segments.reader import SegmentReader
+from holdfast.store.source import SegmentSource
 from holdfast.store.tail import Chunk, make_run
 from holdfast.store.wal.codec import (
     KIND_FLOORS,
@@ -101,11 +102,18 @@ class Recovered:
     wal_files: dict[int, int] = field(default_factory=dict)
     """Start positions of the older log files that are still there."""
     verify: bool = True
+    source: SegmentSource | None = None
     report: RecoveryReport = RecoveryReport(False, 0, 0, 0, 0, 0, None, (), 0)
 
 
 def recover(
-    filesystem: Filesystem, directory: Path, config: StoreConfig, *, clock: Clock, truncate_bad_tail: bool = False
+    filesystem: Filesystem,
+    directory: Path,
+    config: StoreConfig,
+    *,
+    clock: Clock,
+    truncate_bad_tail: bool = False,
+    source: SegmentSource | None = None,
 ) -> Recovered:
     """Bring a directory to a state a store can start from. The caller holds the lock."""
     renew_consent(filesystem, directory, given=truncate_bad_tail)
@@ -114,6 +122,9 @@ def recover(
     if not config.verify_crc:
         event("store.recovery.unverified", level=logging.WARNING, gives_up=UNVERIFIED)
     state, created = _open_catalog(filesystem, directory, config)
+    if source is not None:
+        state.source = source
+        _heal_segments(filesystem, directory, state, source)
     orphans, removed = _check_segments(filesystem, directory, state, workers=config.parallel_recovery)
     replay = _Replay(state)
     cut, unclean = _read_wal(filesystem, directory, state, replay)
@@ -164,16 +175,19 @@ def _open_catalog(filesystem: Filesystem, directory: Path, config: StoreConfig) 
     for name in (WAL_DIR, CHANNELS_DIR):
         filesystem.makedir(directory / name)
     filesystem.sync_dir(directory)
-    channels = ChannelTable(LimitsTree(config), channels_max=config.max_channels)
+    channels = ChannelTable(
+        LimitsTree(config), channels_max=config.max_channels, birth_seq=int(catalog.meta("birth_seq") or 1)
+    )
     state = Recovered(store_id, catalog, channels, verify=config.verify_crc)
     last_seqs = catalog.last_seqs()
     for row in catalog.channels():
         channel = channels.restore(row.name, row.channel_id)
+        channel.born_seq = 1  # whoever joins it is owed all that is there
         channel.published_seq = max(last_seqs.get(row.channel_id, 0), row.next_seq - 1)
         channel.next_seq = channel.published_seq + 1
         channels.adopt_schema(channel, pa.ipc.read_schema(pa.py_buffer(row.schema)))
     _restore_amounts(state)
-    state.next_committed_id = catalog.last_committed_id() + 1
+    state.next_committed_id = max(catalog.last_committed_id() + 1, int(catalog.meta("committed_id_floor") or 1))
     event("store.recovery.catalog", store_id=store_id.hex(), channels=len(channels), created=created)
     return state, created
 
@@ -220,6 +234,25 @@ def _check_segments(
             raise _missing(folder / channel, next(iter(sizes)))
     event("store.recovery.segments", orphans=len(orphans), removed=len(removed))
     return orphans, removed
+
+
+def _heal_segments(filesystem: Filesystem, directory: Path, state: Recovered, source: SegmentSource) -> None:
+    """What is missing, or has another size, is fetched where it is to be had."""
+    folder = directory / CHANNELS_DIR
+    sizes: dict[Path, int] = {}
+    for entry in filesystem.listdir(folder):
+        if entry.is_dir:
+            files = filesystem.listdir(folder / entry.name)
+            sizes |= {folder / entry.name / file.name: file.size_bytes for file in files}
+    for channel_id, segment_seq, size in state.catalog.segment_sizes():
+        path = folder / state.channels.by_id(channel_id).name / f"seg-{segment_seq}.arrow"
+        if sizes.get(path) == size:
+            continue
+        segment = state.catalog.segment(segment_seq)
+        if segment is not None:
+            filesystem.makedir(path.parent)
+            filesystem.sync_dir(folder)
+            source.fetch(segment, path)
 
 
 def _number(path: Path) -> int:
@@ -374,7 +407,7 @@ class _Replay:
             identity=frame.identity,
             partitions=entry.options.partitions,
         )
-        chunk = Chunk(run, entry.payload, version, wal_file)
+        chunk = Chunk(run, entry.payload, version, wal_file, (), frame.first_committed_id)
         if not self._state.verify:
             chunk.batch().validate(full=True)
         if entry.options.id_column:

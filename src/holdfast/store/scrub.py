@@ -177,6 +177,9 @@ class Scrubber:
             if self._findings.pop(number, None) is not None:
                 self._reader.judge(number, None)
             return
+        if self._reader.heal(segment):
+            self._findings.pop(number, None)
+            return
         self._reader.judge(number, damage)
         if number in self._findings or len(self._findings) >= FINDINGS_MAX:
             return

@@ -76,6 +76,7 @@ class Sealer:
         self._stop = threading.Event()
         self.postponed: DiskFull | None = None
         self.segments = 0
+        self.on_seal: Callable[[int, int], None] = lambda _segment_seq, _frame_committed_id: None
 
     def run(self) -> None:
         """Seal until stopped and nothing is left, or until the store fails."""
@@ -173,6 +174,8 @@ class Sealer:
         log = self._wal.log
         oldest = self._tail.oldest_file(active=log.number, without=units)
         publications = [self._written[unit] for unit in units]
+        for unit, publication in zip(units, publications, strict=True):
+            self.on_seal(publication.segment.meta.segment_seq, unit.frame_committed_id)
         self._catalog.publish(publications, wal_cursor=log.file_start(oldest))
         self._tail.published(units, [publication.segment.size_bytes for publication in publications])
         for unit, publication in zip(units, publications, strict=True):

@@ -36,7 +36,7 @@ from holdfast.store.answer import CommitFuture
 from holdfast.store.catalog import Loss, PublishedSegment
 from holdfast.store.committer import Committer, Pending, PreparedEntry
 from holdfast.store.dedup import Dedup
-from holdfast.store.event_ids import digests_of
+from holdfast.store.event_ids import digests_of, id_column_of
 from holdfast.store.ground import LOCK_NAME, WAL_DIR, Ground, make_directory
 from holdfast.store.lane import Lane
 from holdfast.store.listing import Listing
@@ -49,10 +49,12 @@ from holdfast.store.retention.partitions import PartitionFloors
 from holdfast.store.retention.timekeeping import TrustedTime
 from holdfast.store.scrub import Scrubber
 from holdfast.store.sealer import Sealer
+from holdfast.store.source import SegmentSource
 from holdfast.store.statistics import StoreStatistics
 from holdfast.store.subscribers.desk import SubscriberDesk
 from holdfast.store.subscribers.subscriber import Subscriber, SubscriberStatistics
 from holdfast.store.tail import Tail
+from holdfast.store.tiering import TierPort
 from holdfast.store.wal.codec import NO_OPTIONS, EntryOptions, Floors, encode_batch
 from holdfast.store.wal.log import WAL_NAME, Wal
 from holdfast.telemetry import event
@@ -75,8 +77,11 @@ class Store:
         clock: Clock | None = None,
         inline: bool = False,
         truncate_bad_tail: bool = False,
+        source: SegmentSource | None = None,
     ) -> Store:
         """Open or create the store in `path`; recovers first if the last process did not end in order.
+
+        `source` is where segments are had again whose files are missing or damaged; a tier is one.
 
         `truncate_bad_tail` is consent, for this one start, to cut log files that end too early (`repair/truncate.py`).
         """
@@ -88,7 +93,9 @@ class Store:
         lock = filesystem.lock(directory / LOCK_NAME)
         try:
             clock = clock or SystemClock()
-            state = recover(filesystem, directory, config, clock=clock, truncate_bad_tail=truncate_bad_tail)
+            state = recover(
+                filesystem, directory, config, clock=clock, truncate_bad_tail=truncate_bad_tail, source=source
+            )
             return cls(directory, config, state, filesystem=filesystem, clock=clock, lock=lock, inline=inline)
         except BaseException:
             lock.release()
@@ -121,7 +128,7 @@ class Store:
         )
         self._catalog, self._channels, self._tail = state.catalog, state.channels, self._ground.tail
         self._open_files = OpenFiles(filesystem, config.fds_limit)
-        self._reader = Reader(self._ground, self._open_files)
+        self._reader = Reader(self._ground, self._open_files, source=state.source)
         self._originals = Originals(self._ground, self._reader)
         self._dedup = Dedup(config, clock, catalog=state.catalog, find_original=self._originals.of_frame)
         self._next_committed_id = state.next_committed_id
@@ -169,6 +176,10 @@ class Store:
             self._ground, self._desk, self._evictor, touched=self._touched, partitions=self._partitions
         )
         self._scrubber = Scrubber(self._ground, self._reader)
+        committer, registry = self._committer_of(), self._desk.registry
+        self.port = TierPort(self._ground, self._reader, self._open_files, committer=committer, registry=registry)
+        self._evictor.on_evict = self.port.evicted
+        self._sealer.on_seal = self.port.sealed
         self._tail.on_pressure = self._keeper.wake
         if self._inline:
             self._run_inline()
@@ -284,16 +295,17 @@ class Store:
         channel.checked = checked
         version, batch = self._channels.fit(channel, entry.batch)
         payload = encode_batch(batch, has_dictionaries=version.has_dictionaries)
-        if not isinstance(identity, EventIds):
+        column = id_column_of(identity, channel.limits.dedup_keys)
+        if not column:
             options = EntryOptions(entry.partitions) if entry.partitions else NO_OPTIONS
             return PreparedEntry(channel, version, payload, options, batch)
-        ids = digests_of(batch, identity.column, channel=channel.name)
+        ids = digests_of(batch, column, channel=channel.name)
         looked_up_at_seq = channel.published_seq  # before the look-up: what is published later is looked up again
         return PreparedEntry(
             channel,
             version,
             payload,
-            EntryOptions(entry.partitions, identity.column),
+            EntryOptions(entry.partitions, column),
             batch,
             ids,
             self._catalog.event_seqs(channel.id, ids),
@@ -346,6 +358,7 @@ class Store:
     def _published(self, segment: PublishedSegment) -> None:
         self._touched.add(segment.channel_id)
         self._desk.registry.published(segment.channel_id)
+        self.port.published()
 
     def _reserve(self, size_bytes: int, *, wait: bool, capped: bool) -> None:
         """Room in memory, log and under the size cap; a store without threads makes room itself."""

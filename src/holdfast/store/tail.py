@@ -69,6 +69,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     wal_file: int
     ids: tuple[bytes, ...] = ()
     """Digests of the events' own ids, in channels that use them."""
+    frame_committed_id: int = 0
+    """Where the frame begins, of which these may be a part; 0 if they are all of it."""
 
     def batch(self) -> pa.RecordBatch:
         """The events, without a copy."""
@@ -92,6 +94,11 @@ class Unit:
     def rows(self) -> int:
         """How many events."""
         return self.end_seq - self.first_seq
+
+    @property
+    def frame_committed_id(self) -> int:
+        """Where the first frame begins of which the unit holds a part."""
+        return self.chunks[0].frame_committed_id or self.chunks[0].run.first_committed_id
 
     @property
     def first_seq(self) -> int:
@@ -327,6 +334,20 @@ class Tail:
         with self.lock:
             for unit in list(self._open.values()):
                 self._cut_unit(unit)
+
+    def cut_all_if_older(self, age_ns: int) -> None:
+        """Cut every open unit if one has been open for so long; all at once, so that no frame is cut in two."""
+        with self.lock:
+            now_ns = self._clock.monotonic_ns()
+            if any(now_ns - unit.opened_at_ns >= age_ns for unit in self._open.values()):
+                for unit in list(self._open.values()):
+                    self._cut_unit(unit)
+
+    def first_committed_id(self) -> int | None:
+        """The lowest committed_id of all frames of which a part is in a unit; None without units."""
+        with self.lock:
+            units = (*self._open.values(), *self._cut, *self._sealing)
+            return min((unit.frame_committed_id for unit in units), default=None)
 
     # -- sealer -----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from holdfast.store.catalog import (
     SEGMENT_SEQ_BLOCK,
     Catalog,
     CatalogChannel,
+    Loss,
     Publication,
     PublishedSegment,
     segment_file_name,
 )
 from holdfast.store.segments.metadata import SegmentMeta
+from holdfast.store.tables import TABLES
 from holdfast.testing import CrashFilesystem
 
 ROOT = Path("/store")
@@ -55,6 +58,16 @@ def filled(filesystem: CrashFilesystem) -> Catalog:
     catalog = Catalog(filesystem, ROOT)
     catalog.publish([publication(1, 1, 10), publication(2, 11, 20, guids=True)], wal_cursor=500)
     catalog.publish([publication(3, 1, 5, channel_id=2)], wal_cursor=700)
+    return catalog
+
+
+LOSS = Loss("c2", "", "size", segments=1, events=5, bytes=103)
+
+
+def with_an_eviction(filesystem: CrashFilesystem) -> Catalog:
+    """Every table that a store fills without subscribers has a row."""
+    catalog = filled(filesystem)
+    catalog.evict([publication(3, 1, 5, channel_id=2).segment], [LOSS])
     return catalog
 
 
@@ -191,12 +204,37 @@ def test_thousand_segments_are_read_page_by_page() -> None:
         ("UPDATE channels SET next_seq = 3", lambda catalog: catalog.channels()),
         ("UPDATE slots SET ranges = x'90'", lambda catalog: catalog.slot_ranges(b"s" * 16)),
         ("UPDATE meta SET value = '1' WHERE key = 'wal_cursor'", lambda catalog: catalog.cursor("wal")),
+        ("UPDATE segment_slots SET last_fsn = 99", lambda catalog: catalog.segments_of_frame(b"s" * 16, 3)),
+        ("UPDATE event_ids SET seq = 7", lambda catalog: catalog.event_seqs(1, [b"id %013d" % 1])),
+        ("UPDATE doomed SET channel_id = 1", lambda catalog: catalog.doomed()),
+        ("UPDATE losses SET events = events + 1", lambda catalog: catalog.losses()),
+        ("UPDATE gone SET last_seq = 6", lambda catalog: catalog.gone(2)),
+        ("UPDATE slots SET ranges = x'90'", lambda catalog: catalog.publish([publication(4, 21, 30)], wal_cursor=9)),
+        ("UPDATE losses SET events = 0", lambda catalog: catalog.checkpoint([], [LOSS], ack_cursor=9)),
+        (
+            "UPDATE gone SET reason = 'damage'",
+            lambda catalog: catalog.evict([publication(5, 6, 9, channel_id=2).segment]),
+        ),
     ],
-    ids=["segments", "checksums", "channels", "slots", "meta"],
+    ids=[
+        *(
+            "segments",
+            "checksums",
+            "channels",
+            "slots",
+            "meta",
+            "segment_slots",
+            "event_ids",
+            "doomed",
+            "losses",
+            "gone",
+        ),
+        *("slots that grow", "losses that grow", "gone that grows"),
+    ],
 )
 def test_changed_row_does_not_match_its_checksum(change: str, read: object) -> None:
     filesystem = disk()
-    filled(filesystem).close()
+    with_an_eviction(filesystem).close()
     database = filesystem.database(ROOT / "catalog.db")
     with database.transaction() as transaction:
         transaction.execute(change)
@@ -205,6 +243,23 @@ def test_changed_row_does_not_match_its_checksum(change: str, read: object) -> N
     with pytest.raises(CorruptData, match="checksum") as caught:
         read(Catalog(filesystem, ROOT))
     assert caught.value.file == ROOT / "catalog.db"
+
+
+@pytest.mark.guarantee("G9")
+def test_every_table_ends_with_a_checksum() -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(TABLES)
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        last = {name: database.execute(f"SELECT * FROM {name}").description[-1][0] for name in tables}
+    assert len(last) == 13
+    assert set(last.values()) == {"crc"}
+
+
+def test_losses_of_one_kind_are_added_up() -> None:
+    catalog = with_an_eviction(disk())
+    other = replace(LOSS, reason="age")
+    catalog.checkpoint([], [LOSS, other], ack_cursor=9)
+    assert catalog.losses() == [other, replace(LOSS, segments=2, events=10, bytes=206)]
 
 
 def test_catalog_of_a_newer_version_is_refused() -> None:

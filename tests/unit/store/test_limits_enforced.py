@@ -454,6 +454,40 @@ def test_retired_channel_comes_back_with_its_numbers() -> None:
     assert read_seqs(bench.store)[-1] == 22
 
 
+@pytest.mark.guarantee("G1")
+def test_channel_with_an_event_on_its_way_to_the_log_is_not_retired() -> None:
+    bench = limited(max_inactivity="1h")
+    bench.publish()
+    channel = bench.store._channels.find("trades")
+    bench.clock.advance(3600)
+    channel.next_seq += 1  # as the committer does before it writes, with a disk that takes very long
+    bench.store._keeper.tick()
+    assert read_seqs(bench.store) == list(range(1, 11))
+    channel.next_seq -= 1
+    bench.store._keeper.tick()
+    assert bench.store.channels() == []
+
+
+def test_channel_that_skipped_numbers_after_a_weak_log_is_retired_too() -> None:
+    bench = limited(max_inactivity="1h")
+    bench.reopen(wal__flush="interval")
+    bench.publish()
+    bench.lose_power()
+    assert bench.store._channels.find("trades").next_seq > 11
+    bench.tick(3600)
+    bench.tick(1)
+    assert bench.store.channels() == []
+
+
+def test_retired_channel_stays_retired_after_a_restart() -> None:
+    bench = limited(max_inactivity="1h")
+    bench.publish()
+    bench.tick(3600)
+    for restart in (bench.reopen, bench.lose_power):
+        assert restart().channels() == []
+    assert bench.store.commit("trades", batch(1)).first_seq == 11
+
+
 def test_retired_channel_does_not_count_against_max_channels() -> None:
     bench = Bench(max_channels=1, max_inactivity="1h")
     bench.publish("a")

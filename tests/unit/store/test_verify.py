@@ -19,6 +19,7 @@ from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest
 from holdfast.store.catalog import Catalog, Publication
 from holdfast.store.inspect.logs import inspect_log
+from holdfast.store.tables import row_crc
 from holdfast.store.verify import Finding, VerifyReport, verify_store
 from holdfast.testing import CrashFilesystem, ManualClock, PowerCut
 from tests.crash import workload
@@ -339,13 +340,13 @@ def test_segments_that_overlap_are_damage(store: Path) -> None:
     (channel,) = catalog.channels()
     second = next(segment for segment in catalog.all_segments() if segment.meta.segment_seq == 2)
     changed = replace(second, meta=replace(second.meta, first_seq=second.meta.first_seq - 5))
-    slots = {slot: [(first, last)] for slot, first, last, number in read_slots(store) if number == 2}
+    slots = {slot: [(first, last)] for slot, first, number, last, _ in read_slots(store) if number == 2}
     catalog.publish([Publication(changed, channel, slots, [])], wal_cursor=0)
     catalog.close()
     assert any("but seg-1.arrow goes up to 240" in finding.reason for finding in damage(store))
 
 
-def read_slots(store: Path) -> list[tuple[bytes, int, int, int]]:
+def read_slots(store: Path) -> list[tuple[bytes, int, int, int, int]]:
     with closing(sqlite3.connect(store / "catalog.db")) as connection:
         return connection.execute("SELECT * FROM segment_slots").fetchall()
 
@@ -365,7 +366,7 @@ def test_file_of_an_evicted_segment_is_a_note(store: Path) -> None:
         store,
         "DELETE FROM segments WHERE segment_seq = 1",
         "DELETE FROM segment_slots WHERE segment_seq = 1",
-        "INSERT INTO doomed VALUES (1, 1)",
+        f"INSERT INTO doomed VALUES (1, 1, {row_crc((1, 1))})",
     )
     (store / "channels" / "trades" / "seg-0.arrow.bak").write_bytes(b"archived")
     report = verify(store)

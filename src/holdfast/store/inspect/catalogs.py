@@ -4,10 +4,8 @@ Promise: `catalog.db` and its side files are only read. SQLite writes side files
 its log are copied into a temporary directory and the copy is opened. Both are read until two readings in a row agree:
 that state was on disk between them.
 
-Every row that carries a checksum is compared with it, and SQLite checks its pages, the order of rows, and each index
-against its table. What is damaged is left out and listed; the rest can be used. Tables are taken from the file, not
-from a list. Some (`segment_slots`, `event_ids`, `doomed`, `losses`) carry no checksum; `verify` compares the first of
-these with the segments.
+Every row is compared with its checksum, and SQLite checks its pages, the order of rows, and each index against its
+table. What is damaged is left out and listed; the rest can be used. Tables are taken from the file, not from a list.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ import pyarrow as pa
 from holdfast.disk.filesystem import Filesystem
 from holdfast.errors import BadRequest, UnsupportedFormat
 from holdfast.model.intervals import IntervalSet
-from holdfast.store.catalog import _TABLES as TABLES
-from holdfast.store.catalog import VERSION, CatalogChannel, PublishedSegment, row_crc, segment_of_row
+from holdfast.store.catalog import VERSION, CatalogChannel, PublishedSegment, segment_of_row
 from holdfast.store.inspect.copies import Damage, read_whole
 from holdfast.store.inspect.logs import columns_of
+from holdfast.store.tables import TABLES, row_crc
 
 READINGS_MAX = 100
 """A store publishes a few times in a second, and a reading takes milliseconds."""
@@ -139,7 +137,7 @@ def _columns(schema: bytes) -> dict[str, str]:
 
 def load_catalog(filesystem: Filesystem, path: Path) -> CatalogContents:
     """Copy the catalog, open the copy, read every table. Damage is collected, not raised."""
-    images = _images(filesystem, path)
+    images = catalog_images(filesystem, path)
     contents = CatalogContents(path, size_bytes=sum(map(len, images.values())))
     with tempfile.TemporaryDirectory(prefix="holdfast-catalog-") as folder:
         for name, image in images.items():
@@ -154,8 +152,8 @@ def load_catalog(filesystem: Filesystem, path: Path) -> CatalogContents:
     return contents
 
 
-def _images(filesystem: Filesystem, path: Path) -> dict[str, bytes]:
-    """The database and its log, as they were at one moment."""
+def catalog_images(filesystem: Filesystem, path: Path) -> dict[str, bytes]:
+    """The database and its log by file name, as they were at one moment; `FileNotFoundError` if there is none."""
     before: dict[str, bytes] = {}
     for _ in range(READINGS_MAX):
         images = {path.name: read_whole(filesystem, path)}
@@ -230,9 +228,7 @@ def _take_slot(contents: CatalogContents, row: Row) -> None:
 
 
 def _take_segment_slot(contents: CatalogContents, row: Row) -> None:
-    slot_id, first_fsn, segment_seq, last_fsn = row
-    if not isinstance(slot_id, bytes) or not all(isinstance(number, int) for number in row[1:]):
-        raise TypeError("not a slot and three numbers")  # no checksum would tell
+    slot_id, first_fsn, segment_seq, last_fsn, _ = row
     contents.segment_slots.setdefault(segment_seq, {}).setdefault(slot_id, []).append((first_fsn, last_fsn))
 
 

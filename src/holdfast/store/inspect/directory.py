@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from holdfast.config.server import ACCESS_DIR
 from holdfast.disk.filesystem import DirEntry, Filesystem
 from holdfast.errors import BadRequest
 from holdfast.store.catalog import CATALOG_NAME, PublishedSegment
@@ -191,7 +192,7 @@ def list_store(filesystem: Filesystem, directory: Path) -> StoreFiles:
         raise BadRequest(f"{directory} is not a store: it has no {CATALOG_NAME}; give the directory of one")
     kinds: dict[str, list[Path]] = {field.name: [] for field in fields(StoreFiles)[2:]}
     for entry in top:
-        if entry.name not in (_TOP_FOLDERS if entry.is_dir else _TOP_FILES):
+        if entry.name not in (_TOP_FOLDERS | {ACCESS_DIR} if entry.is_dir else _TOP_FILES):
             kinds["unknown"].append(directory / entry.name)
     for path, entry in _below(filesystem, directory, names & _TOP_FOLDERS):
         kinds[_kind(path.relative_to(directory), entry)].append(path)

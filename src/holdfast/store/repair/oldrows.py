@@ -1,7 +1,7 @@
 """The rows of a catalog that can still be believed, table by table, from a copy.
 
-Promise: `catalog.db` is only read. A row with a checksum is given only if it matches; of the tables without one, what
-SQLite can still read. Reading stops at the first page of a table that SQLite refuses.
+Promise: `catalog.db` is only read. A row is given only if it matches its checksum. Reading stops at the first page of a
+table that SQLite refuses.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 
 from holdfast.disk.filesystem import Filesystem, SqlRow
-from holdfast.store.catalog import Loss, row_crc
-from holdfast.store.inspect.catalogs import CatalogContents, _images
+from holdfast.store.catalog import Loss
+from holdfast.store.inspect.catalogs import CatalogContents, catalog_images
 from holdfast.store.subscribers.notes import ProgressNote, Snapshot, SubscriberNote
+from holdfast.store.tables import row_crc
 
 PAGE_ROWS = 10_000
 
@@ -34,7 +35,7 @@ class OldRows:
         self.floors: dict[int, int] = {row[0]: row[1] for row in self._rows("floors")}
         self.partition_floors: list[tuple[int, str, int]] = [row[:3] for row in self._rows("partition_floors")]
         self.doomed: dict[int, int] = {row[0]: row[1] for row in self._rows("doomed")}
-        self.losses = [Loss(*row) for row in self._rows("losses")]
+        self.losses = [Loss(*row[:-1]) for row in self._rows("losses")]
         self.gone: dict[int, list[tuple[int, int, str]]] = {}
         for channel_id, first, last, reason, _ in self._rows("gone"):
             self.gone.setdefault(channel_id, []).append((first, last, reason))
@@ -53,10 +54,8 @@ class OldRows:
         if self._connection is None:
             return
         with suppress(sqlite3.Error):
-            rows = self._connection.execute(f"SELECT * FROM {table}")  # noqa: S608  the name stands in this module
-            has_crc = rows.description[-1][0] == "crc"
-            for row in rows:
-                if not has_crc or row_crc(row[:-1]) == row[-1]:
+            for row in self._connection.execute(f"SELECT * FROM {table}"):  # noqa: S608  the name stands in this module
+                if row_crc(row[:-1]) == row[-1]:
                     yield row
 
 
@@ -67,7 +66,7 @@ def old_rows(filesystem: Filesystem, path: Path, contents: CatalogContents) -> I
         yield OldRows(None, contents)
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-catalog-") as folder:
-        for name, image in _images(filesystem, path).items():
+        for name, image in catalog_images(filesystem, path).items():
             (Path(folder) / name).write_bytes(image)
         with closing(sqlite3.connect(Path(folder) / path.name, isolation_level=None)) as connection:
             yield OldRows(connection, contents)

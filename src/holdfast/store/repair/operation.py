@@ -27,7 +27,7 @@ from holdfast.disk.appendlog import AppendLog, LogSpec, NewRecord
 from holdfast.disk.filesystem import Database, Filesystem
 from holdfast.errors import StoreFailed
 from holdfast.model.intervals import IntervalSet
-from holdfast.store.catalog import _TABLES, CATALOG_NAME, VERSION, Catalog, Loss, Publication, PublishedSegment
+from holdfast.store.catalog import CATALOG_NAME, VERSION, Catalog, Loss, Publication, PublishedSegment
 from holdfast.store.ground import ACK_DIR, WAL_DIR
 from holdfast.store.repair.amend import Amendment, amend
 from holdfast.store.repair.harvest import channel_row, event_ids, write_harvest
@@ -38,6 +38,7 @@ from holdfast.store.repair.segments import FoundSegment, segment_pieces
 from holdfast.store.repair.stock import DAMAGE, Stock
 from holdfast.store.repair.survey import NEW_CATALOG_NAME, UNFINISHED_KEY, Survey, Unfinished
 from holdfast.store.subscribers.acklog import ACK_NAME, encode_snapshot
+from holdfast.store.tables import TABLES
 from holdfast.store.wal.codec import Floors, encode_floors
 from holdfast.store.wal.log import WAL_NAME
 
@@ -265,7 +266,7 @@ def _place(files: tuple[FoundLog, ...], cursor: int) -> _LogPlace:
 
 def _create_tables(database: Database) -> None:
     with database.transaction() as change:
-        for statement in _TABLES.split(";\n"):
+        for statement in TABLES.split(";\n"):
             if statement.strip():
                 change.execute(statement)
 

@@ -136,7 +136,7 @@ def survey_store(
     store_id = contents.store_id or _store_id(filesystem, files)
     path = directory / (NEW_CATALOG_NAME if interrupted else CATALOG_NAME)
     with old_rows(filesystem, path, contents) as rows:
-        doomed = {} if distrust else rows.doomed  # these rows carry no checksum, and a start deletes what they name
+        doomed = {} if distrust else rows.doomed  # a start deletes what they name
         segments = tuple(_segments(filesystem, files, contents, store_id=store_id, doomed=doomed, prove=prove_segments))
         logs = _Logs(filesystem, files, store_id)
         logs.read_wal(segments, contents, complete=not distrust)

@@ -20,7 +20,7 @@ import json
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,7 +36,6 @@ from holdfast.store.segments.metadata import SegmentMeta
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.subscribers.acklog import NOBODY_ID
 from holdfast.store.subscribers.desk import Going, SubscriberDesk
-from holdfast.store.subscribers.registry import GONE
 from holdfast.telemetry import event
 
 SCRIPT_TIMEOUT_S = 600
@@ -44,6 +43,9 @@ SCRIPTS_AT_ONCE = 4
 """More would compete with the store for the same disk."""
 ACKED = "acked"
 """The one reason that is no loss."""
+PASSED, INACTIVE = "passed", "inactive"
+HARMLESS = (ACKED, PASSED, INACTIVE)
+"""Reasons for which nothing goes that is owed to a subscriber."""
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class Evictor:
         self._scripts = ThreadPoolExecutor(SCRIPTS_AT_ONCE, "holdfast-archive") if background else None
         self._counting = threading.Lock()
         self._statistics = EvictionStatistics()
+        self.on_evict: Callable[[Sequence[PublishedSegment]], None] = lambda _segments: None
 
     def statistics(self) -> EvictionStatistics:
         """A picture."""
@@ -77,15 +80,18 @@ class Evictor:
 
     def evict(self, channel: Channel, segments: Sequence[PublishedSegment], *, reason: str, told: bool = False) -> int:
         """Tell, unless that is done, forget and delete; returns the bytes freed."""
-        if not segments:
-            return 0
-        going = [
-            Going(item.meta.first_seq, item.meta.last_seq, item.size_bytes, item.meta.segment_seq) for item in segments
-        ]
-        losses = [] if told else self.tell(channel, going, reason=reason)
-        self._ground.catalog.evict(segments, losses)
-        if self._desk.owes(channel, going):  # to one who registered between the two
-            self._desk.tell_going(channel, going, reason=GONE)
+        with self._desk.membership:
+            if reason in HARMLESS:  # somebody may have come since they were found to be owed to nobody
+                segments = [item for item in segments if not self._desk.owes(channel, item)]
+            if not segments:
+                return 0
+            going = [
+                Going(item.meta.first_seq, item.meta.last_seq, item.size_bytes, item.meta.segment_seq)
+                for item in segments
+            ]
+            losses = [] if told else self.tell(channel, going, reason=reason)
+            self._ground.catalog.evict(segments, losses)
+        self.on_evict(segments)
         freed = sum(segment.size_bytes for segment in segments)
         self._ground.tail.evicted(channel, events=sum(segment.meta.rows for segment in segments), size_bytes=freed)
         with self._counting:
@@ -96,7 +102,10 @@ class Evictor:
         return freed
 
     def tell(self, channel: Channel, going: Sequence[Going], *, reason: str) -> list[Loss]:
-        """Tell everybody who is owed what goes. Returns the loss where that is nobody, to be counted as it goes."""
+        """Tell everybody who is owed what goes. Returns the loss where that is nobody, to be counted as it goes.
+
+        The caller holds `membership` until it is gone: one who came in between would be owed it, and never told.
+        """
         if reason == ACKED:
             return []
         losses = self._desk.unread(channel, going, reason=reason)

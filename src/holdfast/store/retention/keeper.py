@@ -14,8 +14,8 @@ Promises:
 - Over the size cap: confirmed segments first, headroom or not; then, under `drop_oldest`, the oldest of all, told and
   counted; under `backpressure` nothing, and callers wait until subscribers catch up.
 - A channel that nobody writes to for `max_inactivity`, and to whose subscribers nothing is owed, is retired: its
-  segments go, and it is not shown or counted any more. Its numbers stay, so that it goes on where it was when somebody
-  writes to it again.
+  segments go, and it is not shown or counted any more, also after a restart. Its numbers stay, so that it goes on where
+  it was when somebody writes to it again. The same becomes of a channel that an operator removes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import PublishedSegment
 from holdfast.store.channels import Channel
 from holdfast.store.ground import Ground
-from holdfast.store.retention.evict import ACKED, Evictor
+from holdfast.store.retention.evict import ACKED, INACTIVE, PASSED, Evictor
 from holdfast.store.retention.partitions import PartitionFloors
 from holdfast.store.subscribers.desk import Going, SubscriberDesk
 from holdfast.telemetry import event
@@ -63,7 +63,7 @@ class Touched:
 
 
 class Keeper:
-    """Applies retention. `tick` is called by one thread at a time."""
+    """Applies retention. `tick` is called by one thread; `remove` and `retire_if_empty` by any, beside it."""
 
     def __init__(
         self,
@@ -83,17 +83,21 @@ class Keeper:
         self._touched = touched
         self._partitions = partitions
         self.time = ground.time
+        self._turn = threading.Lock()  # one thread at a time lets segments go: a tick, or an operator's
         self._wake = threading.Event()
         self._stop = False
         self._noted_ns = 0
         self._due_ns = ground.clock.monotonic_ns()
         self._confirmed_at_ns: dict[int, int] = {}  # segment -> when it was seen to be confirmed, in its grace
         self._age_due_ns: dict[int, int] = {}  # channel -> not before then is any of its segments too old
+        self._next_seqs_at_start = {channel.id: channel.next_seq for channel in ground.channels}  # some were skipped
         self.size_emergencies = 0
         evictor.finish_doomed()
         for channel in ground.channels:
             channel.active_at_ns = channel.active_at_ns or self.time.now_ns()  # unknown counts as just now
             self._count_hidden(channel)
+            if channel.is_closed_off:
+                ground.channels.retire(channel, next_seq=channel.next_seq)
 
     # -- when -------------------------------------------------------------------------------------------------------
 
@@ -123,7 +127,8 @@ class Keeper:
         """A failed disk stops the store; a full one is tried again at the next tick."""
         self._due_ns = self._ground.clock.monotonic_ns() + self._config.retention_tick_ns
         try:
-            self.tick()
+            with self._turn:
+                self.tick()
         except Exception as error:  # whatever it is, a keeper that stopped in silence would leave callers waiting
             event("store.retention.fail", reason=error)
             full = isinstance(error, OSError | sqlite3.Error) and is_full(error)
@@ -179,11 +184,19 @@ class Keeper:
             self._count_hidden(channel)
         return freed
 
-    def empty(self, channel: Channel) -> int:
-        """Evict all segments of a channel, because an operator says so; returns how many events went."""
-        before = channel.segment_events
-        self._evict(channel, self._catalog.segments(channel.id), reason="removed")
-        return before - channel.segment_events
+    def remove(self, channel: Channel, *, last_seq: int) -> int:
+        """Evict the segments that begin at `last_seq` or before, because an operator says so; returns the events."""
+        with self._turn:
+            segments = list(self._catalog.segments(channel.id, last_seq=last_seq))
+            self._evict(channel, segments, reason="removed")
+        return sum(segment.meta.rows for segment in segments)
+
+    def retire_if_empty(self, channel: Channel) -> None:
+        """A channel that was removed, and not written to since, is not shown any more."""
+        with self._turn:
+            next_seq = channel.next_seq
+            if not channel.segment_events and self._is_quiet(channel, next_seq):
+                self._retire(channel, next_seq)
 
     # -- confirmed --------------------------------------------------------------------------------------------------
 
@@ -247,7 +260,7 @@ class Keeper:
             if all(progress.is_settled(segment.meta.first_seq, segment.meta.last_seq) for progress in followers)
             and self._partitions.passed(channel, segment)
         ]
-        self._evict(channel, passed, reason="passed")
+        self._evict(channel, passed, reason=PASSED)
 
     # -- old --------------------------------------------------------------------------------------------------------
 
@@ -305,9 +318,10 @@ class Keeper:
         if not channel.warned:
             channel.warned = True
             event("store.channel.limit", channel=channel.name, first_seq=floor)
-        losses = self._evictor.tell(channel, self._going(channel, floor), reason="limit")
-        self._catalog.set_floor(channel.id, floor, losses)
-        channel.first_seq = floor
+        with self._desk.membership:
+            losses = self._evictor.tell(channel, self._going(channel, floor), reason="limit")
+            self._catalog.set_floor(channel.id, floor, losses)
+            channel.first_seq = floor
         self._clear_below_floor(channel)
 
     def _going(self, channel: Channel, floor: int) -> list[Going]:
@@ -383,13 +397,29 @@ class Keeper:
 
     def _retire_if_inactive(self, channel: Channel, now_ns: int) -> None:
         limit_ns, next_seq = channel.limits.max_inactivity_ns, channel.next_seq
-        if not limit_ns or self.time.holding or channel.units or now_ns - channel.active_at_ns < limit_ns:
+        if not limit_ns or self.time.holding or now_ns - channel.active_at_ns < limit_ns:
+            return
+        if not self._is_quiet(channel, next_seq):
             return
         with self._registry.lock:
             followers = self._registry.followers(channel)
             if any(progress.unconfirmed(channel.last_seq) for _, progress in followers):
                 return
-        self._evict(channel, self._catalog.segments(channel.id, last_seq=next_seq - 1), reason="inactive")
+        self._evict(channel, self._catalog.segments(channel.id, last_seq=next_seq - 1), reason=INACTIVE)
+        if channel.segment_events:  # somebody came to read them just now
+            return
+        self._retire(channel, next_seq)
+
+    def _is_quiet(self, channel: Channel, next_seq: int) -> bool:
+        """Whether all events below `next_seq`, read before, are in segments: none is on its way to the log or there."""
+        if channel.units:
+            return False
+        return channel.published_seq == next_seq - 1 or self._next_seqs_at_start.get(channel.id) == next_seq
+
+    def _retire(self, channel: Channel, next_seq: int) -> None:
+        """Its floor says so to the next start: no limit raises it above all events."""
+        self._catalog.set_floor(channel.id, next_seq)
+        channel.first_seq = next_seq
         if self._ground.channels.retire(channel, next_seq=next_seq):
             event("store.channel.retire", channel=channel.name)
 

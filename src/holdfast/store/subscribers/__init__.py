@@ -6,7 +6,8 @@
 | notes.py | subscribers as the catalog and the log keep them |
 | acklog.py | the acknowledgement log: records and group commit |
 | registry.py | all subscribers; claims, redelivery, news |
-| desk.py | where they meet the store: the log's opening and checkpoints, answers, dead letters, lag |
+| desk.py | where they meet the store: the log's opening and checkpoints, answers, dead letters |
+| lag.py | how far a subscriber is behind |
 | deadletters.py | rejected events, as the dead-letter channel keeps them |
 | subscriber.py | the handle a program holds; leases |
 """

@@ -1,4 +1,4 @@
-"""Where subscribers meet the store: opening the acknowledgement log, making outcomes durable, dead letters, lag.
+"""Where subscribers meet the store: opening the acknowledgement log, making outcomes durable, dead letters.
 
 The order of an answer, and what a crash leaves (docs/design/durability.md, "Acknowledge"):
 
@@ -15,6 +15,7 @@ last checkpoint and the records before the damage.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -36,7 +37,16 @@ from holdfast.disk.appendlog import (
     recover_log,
 )
 from holdfast.disk.filesystem import is_full
-from holdfast.errors import BadRequest, CorruptData, DamagedData, DiskFull, LimitReached, SchemaMismatch, StoreFailed
+from holdfast.errors import (
+    BadRequest,
+    CorruptData,
+    DamagedData,
+    DiskFull,
+    HoldfastError,
+    LimitReached,
+    SchemaMismatch,
+    StoreFailed,
+)
 from holdfast.model.frame import EventIds
 from holdfast.model.intervals import IntervalSet
 from holdfast.model.names import DEAD_SUFFIX
@@ -62,7 +72,8 @@ from holdfast.store.subscribers.deadletters import (
     in_parts,
     with_opaque_events,
 )
-from holdfast.store.subscribers.progress import Outcome, Progress, bytes_owed
+from holdfast.store.subscribers.lag import lag_of
+from holdfast.store.subscribers.progress import Outcome, Progress
 from holdfast.store.subscribers.registry import GONE, NOBODY, Claim, Registry, SubscriberState, total_losses
 from holdfast.store.subscribers.subscriber import ChannelLag, Spans, SubscriberStatistics
 from holdfast.telemetry import event
@@ -116,6 +127,8 @@ class SubscriberDesk:
         self._settled = settled
         self.frame_spans = frame_spans
         self.check_open = ground.tail.check
+        self.membership = threading.Lock()
+        """Held while subscribers come and go, and while events go: who is told of a loss is who was there."""
         self.registry = Registry(
             ground.catalog, ground.channels, ground.clock, lease_timeout_ns=ground.config.lease_timeout_ns
         )
@@ -251,19 +264,47 @@ class SubscriberDesk:
     def register(self, name: str, channels: Sequence[str], *, start: Position, newest_first: bool) -> SubscriberState:
         """The subscriber of that name, made or changed as asked."""
         check_start(start)
-        known = self.registry.registered(name, tuple(channels), newest_first=newest_first)
+        patterns = tuple(channels)
+        known = self.registry.registered(name, patterns, newest_first=newest_first)
         if known is not None:
             return known
-        with self._typed_errors():
-            state = self.registry.register(
-                name, tuple(channels), newest_first=newest_first, start=lambda channel: self._join(channel, start)
-            )
-        with self.registry.lock:
-            followed = self.registry.followed(state)
-        for channel, progress in followed:
-            self._drop(state, channel, progress, [part[:2] for part in self._lost_parts(channel)])
+
+        def change() -> SubscriberState:
+            with self._typed_errors():
+                return self.registry.register(
+                    name, patterns, newest_first=newest_first, start=lambda channel: self._join(channel, start)
+                )
+
+        with self.membership:
+            state = self._change_in_turn(change) if self.registry.has(name) else change()
+            with self.registry.lock:
+                followed = self.registry.followed(state)
+            for channel, progress in followed:
+                self._drop(state, channel, progress, [part[:2] for part in self._lost_parts(channel)])
         self._settled_everywhere()
         return state
+
+    def _change_in_turn(self, change: Callable[[], SubscriberState]) -> SubscriberState:
+        """Change a subscriber in its turn in the log, at the beginning of a file, behind a checkpoint.
+
+        Otherwise a start, or a repair, would take an ack from before it left a channel for one from after it came back.
+        """
+        answer: Future[SubscriberState] = Future()
+
+        def decide() -> Decision:
+            try:
+                self.writer.log.rotate()
+                self.writer.log.sync()
+                self.checkpoint()
+                answer.set_result(change())
+            except StoreFailed:
+                raise
+            except HoldfastError as error:
+                answer.set_exception(error)
+            return []
+
+        self._record(decide)
+        return answer.result()
 
     def _lost_parts(self, channel: Channel) -> list[tuple[int, int, str]]:
         """What damage took of a channel; whoever starts before it is told."""
@@ -271,7 +312,7 @@ class SubscriberDesk:
 
     def deregister(self, name: str) -> int:
         """Forget a subscriber; returns how many events were still owed to it."""
-        with self._typed_errors():
+        with self.membership, self._typed_errors():
             owed = self.registry.deregister(name)
         self._settled_everywhere()
         event("store.subscriber.remove", subscriber=name, owed=owed)
@@ -348,11 +389,11 @@ class SubscriberDesk:
         size_bytes = sum(item.size_bytes for item in going)
         return [Loss(channel.name, NOBODY, reason, segments=segments, events=events, bytes=size_bytes)]
 
-    def owes(self, channel: Channel, going: Sequence[Going]) -> bool:
-        """Whether anybody is owed some of it now."""
+    def owes(self, channel: Channel, segment: PublishedSegment) -> bool:
+        """Whether anybody is owed some of it."""
+        first, last = segment.meta.first_seq, segment.meta.last_seq
         with self.registry.lock:
-            followers = self.registry.followers(channel)
-            return any(progress.owed(item.first_seq, item.last_seq) for _, progress in followers for item in going)
+            return any(not progress.is_settled(first, last) for _, progress in self.registry.followers(channel))
 
     def _dropped(self, channel: Channel, going: Going, reason: str) -> list[OutcomeRecord]:
         """Who loses what when these events go; once more for the channel as a whole."""
@@ -480,41 +521,7 @@ class SubscriberDesk:
 
     def lag_of(self, state: SubscriberState) -> list[ChannelLag]:
         """How far behind it is, per channel."""
-        with self.registry.lock:
-            followed = [
-                (channel, progress.mark, tuple(progress.gaps()), list(progress.owed(1, channel.last_seq)))
-                for channel, progress in self.registry.followed(state)
-            ]
-        return [
-            ChannelLag(
-                channel.name,
-                mark,
-                gaps,
-                events=sum(last - first + 1 for first, last in owed),
-                bytes=self._bytes_of(channel, owed),
-                seconds=self._age_of(channel, owed),
-            )
-            for channel, mark, gaps, owed in followed
-        ]
-
-    def _bytes_of(self, channel: Channel, owed: list[Span]) -> int:
-        """What owed events take in segments."""
-        if not owed:
-            return 0
-        first, last = owed[-1]
-        whole = 0
-        if last >= channel.published_seq:  # all from there on is owed: those segments need not be looked at one by one
-            whole, last = self._catalog.bytes_from(channel.id, first), first - 1
-        return whole + bytes_owed(owed, self._catalog.segment_spans(channel.id, first_seq=owed[0][0], last_seq=last))
-
-    def _age_of(self, channel: Channel, owed: list[Span]) -> float:
-        """Seconds since the oldest event that is owed came in; of one in a segment, since its first event did."""
-        if not owed:
-            return 0.0
-        _, chunks = self._ground.tail.snapshot(channel)
-        segment = self._catalog.segment_within(channel.id, (owed[0][0], channel.published_seq), newest_first=False)
-        times = [segment.meta.first_ingested_at_ns] if segment else [chunk.run.ingested_at_ns for chunk in chunks]
-        return max(0.0, (self._clock.wall_ns() - min(times)) / NS_PER_S) if times else 0.0
+        return lag_of(self._ground, self.registry, state)
 
 
 def check_start(start: object) -> None:

@@ -199,6 +199,11 @@ class Registry:
         self.wake()
         return owed
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a subscriber."""
+        with self.lock:
+            return name in self._by_name
+
     def find(self, name: str) -> SubscriberState:
         """The subscriber, or `BadRequest`."""
         with self.lock:
@@ -224,7 +229,7 @@ class Registry:
         """How far the subscriber is in a channel; None if it does not follow it. A new channel joins here."""
         progress = state.progress.get(channel.id)
         if progress is None and state.follows(channel.name):
-            progress = state.progress[channel.id] = Progress(1)
+            progress = state.progress[channel.id] = Progress(channel.born_seq)
             state.stale.add(channel.id)
         return progress
 
@@ -245,34 +250,40 @@ class Registry:
                 self._apply(record, again=again)
 
     def _apply(self, record: OutcomeRecord, *, again: bool) -> None:
-        outcome = Outcome(record.outcome)
-        state = self._by_id.get(record.subscriber_id)
         channel = self._channels.get_by_id(record.channel_id)
         if channel is None:
             return
-        if outcome is Outcome.DROPPED and record.reason != GONE:
-            self._count_loss(record, channel.name, state)
-        progress = self.progress(state, channel) if state is not None else None
-        if state is None or progress is None:
+        if record.subscriber_id == NOBODY_ID:
+            self._count_loss(record, channel.name, NOBODY, events=record.events)
             return
+        state = self._by_id.get(record.subscriber_id)
+        progress = self.progress(state, channel) if state is not None else None
+        if state is None or progress is None:  # who was removed, or left the channel, is no longer concerned
+            return
+        outcome, events = Outcome(record.outcome), 0
         for first, last in record.ranges:
-            if not again:
-                state.outcomes[outcome] += sum(high - low + 1 for low, high in progress.owed(first, last))
+            events += sum(high - low + 1 for low, high in progress.owed(first, last))
             if outcome.settles:
                 progress.settle(first, last)
+        if not again:
+            state.outcomes[outcome] += events
+        if outcome is Outcome.DROPPED and record.reason != GONE:
+            self._count_loss(record, channel.name, state.note.name, events=events)
         state.stale.add(channel.id)
         state.dirty.add(channel.id)
 
-    def _count_loss(self, record: OutcomeRecord, channel: str, state: SubscriberState | None) -> None:
-        """Those of a subscriber that was removed since are in the catalog already."""
-        if state is None and record.subscriber_id != NOBODY_ID:
+    def _count_loss(self, record: OutcomeRecord, channel: str, subscriber: str, *, events: int) -> None:
+        """Of what the record tells, `events` were still owed when it took effect."""
+        if not events:
             return
-        subscriber = state.note.name if state is not None else NOBODY
         key = (channel, subscriber, record.reason)
         before = self._losses.get(key, Loss(*key, segments=0, events=0, bytes=0))
-        segments = before.segments + bool(record.segment_seq)
-        events, size_bytes = before.events + record.events, before.bytes + record.bytes
-        self._losses[key] = Loss(*key, segments=segments, events=events, bytes=size_bytes)
+        self._losses[key] = Loss(
+            *key,
+            segments=before.segments + bool(record.segment_seq),
+            events=before.events + events,
+            bytes=before.bytes + record.bytes * events // record.events,
+        )
 
     def unsaved(self) -> tuple[list[ProgressNote], list[Loss]]:
         """What changed since the last checkpoint: the content of the next. The caller holds the lock until `saved`."""

@@ -41,6 +41,19 @@ def test_segment_in_the_middle_goes_although_an_older_one_is_needed() -> None:
     assert spans(list(bench.store.subscriber("one", ["trades"]).drain())) == [(1, 10), (21, 30), (41, 50)]
 
 
+@pytest.mark.guarantee("G6")
+@pytest.mark.parametrize("reason", ["acked", "passed", "inactive"])
+def test_segment_owed_to_one_who_just_came_stays_although_it_was_to_go(reason: str) -> None:
+    bench = Bench()
+    bench.publish(segments=3)
+    channel = bench.store._channels.find("trades")
+    found = list(bench.store._catalog.segments(channel.id))  # owed to nobody when they were found
+    newcomer = bench.store.subscriber("newcomer", ["trades"], start=11)
+    bench.store._evictor.evict(channel, found, reason=reason)
+    assert bench.segments() == [11, 21]
+    assert lag(newcomer).events == 20
+
+
 def test_oldest_confirmed_segments_go_first() -> None:
     bench = Bench()
     bench.publish(segments=4)

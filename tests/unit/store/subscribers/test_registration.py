@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.errors import BadRequest, Closed, InvalidName, LimitReached, UnknownChannel
+from holdfast.store.repair import repair_store
 from holdfast.testing.clock import START_WALL_NS
-from tests.unit.store.subscribers.small_store import Bench, lag, read_seqs, seqs, spans, take
+from tests.unit.store.subscribers.small_store import STORE, Bench, lag, read_seqs, seqs, spans, take
 
 START = datetime.fromtimestamp(START_WALL_NS // 10**9, UTC)
 
@@ -196,6 +197,45 @@ def test_changed_patterns_let_go_of_channels_at_once(bench: Bench) -> None:
     assert [item.channel for item in bench.store.subscribers()[1].channels] == ["orders"]
 
 
+@pytest.mark.guarantee("G7")
+@pytest.mark.parametrize("repaired", [False, True], ids=["power loss", "and a repair of the catalog"])
+def test_channel_joined_again_from_its_first_event_is_owed_again(bench: Bench, *, repaired: bool) -> None:
+    bench.publish("trades")
+    reader = bench.store.subscriber("reader", ["trades"])
+    take(reader).ack()  # in the log, and in no checkpoint yet
+    bench.store.subscriber("reader", ["orders"])
+    bench.store.subscriber("reader", ["trades"], start="first")
+    bench.disk = bench.disk.after_power_cut(0)
+    if repaired:
+        repair_store(bench.disk, STORE, rebuild_catalog=True, clock=bench.clock)
+    store = bench.open()
+    assert lag(store.subscriber("reader", ["trades"])).events == 10
+
+
+def test_change_that_is_refused_leaves_the_subscriber_and_the_store_as_they_were() -> None:
+    bench = Bench(channels={"trades": {"max_subs": 1}})
+    bench.publish("trades")
+    bench.publish("orders")
+    bench.store.subscriber("first", ["trades"])
+    reader = bench.store.subscriber("second", ["orders"])
+    with pytest.raises(LimitReached):
+        bench.store.subscriber("second", ["orders", "trades"])
+    assert [item.patterns for item in bench.store.subscribers()] == [("trades",), ("orders",)]
+    take(reader).ack()
+
+
+def test_losses_in_a_channel_that_was_left_are_counted_once_after_power_loss() -> None:
+    bench = Bench(channels={"trades": {"max_msgs": 10}})
+    reader = bench.store.subscriber("reader", ["trades"])
+    bench.publish(segments=2)
+    bench.tick()
+    assert lag(reader).mark == 10
+    bench.store.subscriber("reader", ["orders"])
+    before = bench.store.losses()
+    assert sorted((loss.subscriber, loss.events) for loss in before) == [("", 10), ("reader", 10)]
+    assert bench.lose_power().losses() == before
+
+
 def test_deregister_reports_what_was_owed_and_releases_it(bench: Bench) -> None:
     bench.publish(segments=3)
     bench.store.subscriber("done", ["trades"]).ack("trades", 1, 30)
@@ -241,6 +281,23 @@ def test_removed_subscriber_stays_removed_after_power_loss(bench: Bench) -> None
     other.ack("trades", 200)
     bench.lose_power()
     assert [item.name for item in bench.store.subscribers()] == ["other"]
+
+
+@pytest.mark.parametrize("crash", ["kill", "power cut"])
+def test_removed_subscriber_stays_removed_when_the_log_has_rotated(crash: str) -> None:
+    bench = Bench(ack__rotation_size="4KiB", ack__checkpoint_records=10_000)
+    bench.publish(events=200)
+    gone, other = (bench.store.subscriber(name, ["trades"]) for name in ("gone", "other"))
+    gone.ack("trades", 1, 50)
+    bench.store.deregister("gone")
+    files = bench.store._desk.writer.log.number
+    for seq in range(1, 200, 2):
+        other.ack("trades", seq)
+    assert bench.store._desk.writer.log.number > files
+    bench.disk = bench.disk.after_kill() if crash == "kill" else bench.disk.after_power_cut(1)
+    store = bench.open()
+    assert [item.name for item in store.subscribers()] == ["other"]
+    assert lag(store.subscriber("gone", ["trades"])).events == 200
 
 
 def test_unknown_subscriber_cannot_be_removed(bench: Bench) -> None:
@@ -329,6 +386,15 @@ def test_subscriber_expires_only_after_it_was_not_seen_for_so_long() -> None:
     assert [item.name for item in bench.store.subscribers()] == ["busy"]
     with pytest.raises(Closed):
         lease.ack()
+
+
+def test_fresh_subscriber_is_not_expired_by_the_first_tick() -> None:
+    bench = Bench(subscriber_expiry="1h")
+    bench.publish()
+    bench.clock.advance(100_000)  # the process runs for long
+    bench.store.subscriber("fresh", ["trades"])
+    bench.tick()
+    assert [item.name for item in bench.store.subscribers()] == ["fresh"]
 
 
 def test_restart_does_not_expire_subscribers_at_once() -> None:

@@ -1,0 +1,178 @@
+"""What a store shows to a tier above it, and what it lets the tier decide.
+
+The store knows nothing of object stores. It says which segments it published and evicted, lends their files, gives out
+no number that the tier has not reserved, seals early when asked to, and asks a source for segments whose files are
+missing or damaged.
+
+Promise: `committed_end` is a border in commit order: every event below it is in a segment that the catalog had when the
+call returned, and no frame lies across it. Thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from holdfast.disk.filesystem import File
+from holdfast.disk.openfiles import OpenFiles
+from holdfast.model.intervals import IntervalSet
+from holdfast.store.catalog import PublishedSegment
+from holdfast.store.committer import Committer
+from holdfast.store.ground import Ground
+from holdfast.store.reading import Reader
+from holdfast.store.subscribers.notes import Snapshot
+from holdfast.store.subscribers.registry import Registry
+from holdfast.store.wal.log import SchemaVersion
+
+LOOKS = 3
+"""How often the border is looked for while segments are being published; the next turn looks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPicture:
+    """A channel at one moment."""
+
+    channel_id: int
+    name: str
+    next_seq: int
+    first_seq: int
+    version: SchemaVersion | None
+
+
+class TierPort:
+    """A store, as a tier sees it."""
+
+    def __init__(
+        self, ground: Ground, reader: Reader, open_files: OpenFiles, *, committer: Committer, registry: Registry
+    ) -> None:
+        self._ground = ground
+        self._reader = reader
+        self._open_files = open_files
+        self._committer = committer
+        self._registry = registry
+        self.filesystem = ground.filesystem
+        self.directory = ground.directory
+        self.store_id = ground.store_id.hex()
+        self._frame_starts: dict[int, int] = {}
+        self._on_publish: list[Callable[[], None]] = []
+        self._on_evict: list[Callable[[Sequence[PublishedSegment]], None]] = []
+
+    # -- segments ---------------------------------------------------------------------------------------------------
+
+    def committed_end(self) -> int:
+        """Where the first frame begins that may not be in published segments as a whole."""
+        for _ in range(LOOKS):
+            before = self._ground.catalog.last_committed_id()
+            waiting = self._ground.tail.first_committed_id()
+            if waiting is not None:
+                return waiting
+            # Nothing waits, so all frames are published; the last of them ends here, unless one came in between.
+            if self._ground.catalog.last_committed_id() == before:
+                return before + 1
+        return 0
+
+    def segments_after(self, segment_seq: int) -> Iterator[PublishedSegment]:
+        """Published segments with higher numbers, in order."""
+        while (segment := self._ground.catalog.segment_after(segment_seq)) is not None:
+            yield segment
+            segment_seq = segment.meta.segment_seq
+
+    def frame_start(self, segment_seq: int) -> int:
+        """The committed_id at which the first frame begins of which a segment holds a part; asked once.
+
+        0 for a segment that was sealed before anybody listened.
+        """
+        return self._frame_starts.pop(segment_seq, 0)
+
+    def is_published(self, segment_seq: int) -> bool:
+        """Whether the catalog has the segment."""
+        return self._ground.catalog.segment(segment_seq) is not None
+
+    def was_evicted(self, channel_id: int, first_seq: int, last_seq: int) -> bool:
+        """Whether retention let these events go; False for those that damage took."""
+        spans = [(first, last) for first, last, reason in self._ground.catalog.gone(channel_id) if reason == "evicted"]
+        return IntervalSet(spans).covers(first_seq, last_seq)
+
+    def lend(self, segment: PublishedSegment) -> AbstractContextManager[File]:
+        """Its file, open for the length of a block."""
+        return self._open_files.use(self._reader.segment_path(segment.meta.channel, segment))
+
+    def slots(self, segment: PublishedSegment) -> dict[str, list[tuple[int, int]]]:
+        """Per slot id, in hex, the numbers of the frames in it."""
+        runs = self._reader.run_table(segment, segment.meta.channel)
+        return {slot_id.hex(): list(ranges) for slot_id, ranges in runs.slots().items()} if runs is not None else {}
+
+    def event_ids(self, segment: PublishedSegment) -> list[tuple[bytes, int]]:
+        """Digest and seq of the events with ids in it."""
+        return self._ground.catalog.event_ids_within(segment.channel_id, segment.meta.first_seq, segment.meta.last_seq)
+
+    def cut_open_units(self, *, older_than_ns: int) -> None:
+        """Seal all that is open, if any of it is older. All, so that no frame is cut in two."""
+        self._ground.tail.cut_all_if_older(older_than_ns)
+
+    def on_publish(self, told: Callable[[], None]) -> None:
+        """Call `told`, on the sealer's thread, when segments were published; it must not wait."""
+        self._on_publish.append(told)
+
+    def on_evict(self, told: Callable[[Sequence[PublishedSegment]], None]) -> None:
+        """Call `told`, on the keeper's thread, when segments were evicted; it must not wait."""
+        self._on_evict.append(told)
+
+    def sealed(self, segment_seq: int, frame_committed_id: int) -> None:
+        """Called by the store, before the segment is in the catalog."""
+        if self._on_publish:
+            self._frame_starts[segment_seq] = frame_committed_id
+
+    def published(self) -> None:
+        """Called by the store."""
+        for told in self._on_publish:
+            told()
+
+    def evicted(self, segments: Sequence[PublishedSegment]) -> None:
+        """Called by the store."""
+        for told in self._on_evict:
+            told(segments)
+
+    # -- numbers ----------------------------------------------------------------------------------------------------
+
+    @property
+    def next_committed_id(self) -> int:
+        """The next event's."""
+        return self._committer.next_committed_id
+
+    @property
+    def segment_seq_floor(self) -> int:
+        """No segment has this number or a higher one."""
+        return self._ground.catalog.segment_seq_floor
+
+    @property
+    def birth_seq(self) -> int:
+        """The first seq of a new channel."""
+        return self._ground.channels.birth_seq
+
+    def hold_below(self, committed_id: int) -> None:
+        """Give out no committed_id from this one on."""
+        self._committer.committed_id_ceiling = committed_id
+
+    # -- the rest of a manifest -------------------------------------------------------------------------------------
+
+    def channels(self) -> list[ChannelPicture]:
+        """All channels that were ever written to, retired ones too."""
+        return [
+            ChannelPicture(channel.id, channel.name, channel.next_seq, channel.first_seq, channel.version)
+            for channel in self._ground.channels.known()
+            if channel.next_seq > channel.born_seq
+        ]
+
+    def readers(self) -> Snapshot:
+        """All subscribers and their marks."""
+        return self._registry.snapshot()
+
+    def note(self, **values: bytes | int) -> None:
+        """Keep values of the tier in the catalog."""
+        self._ground.catalog.set_meta(**values)
+
+    def noted(self, key: str) -> bytes | None:
+        """One of them."""
+        return self._ground.catalog.meta(key)
