@@ -18,6 +18,7 @@
 | bare_sockets.py | its limit: a WebSocket server that only answers |
 | jetstream.py | NATS JetStream beside it, if it is installed |
 | sender.py | a sender's hand-over, alone; frames, rows and messages through a server to its disk |
+| tier.py | upload to a folder, time to durable, restore |
 | workload.py | events, callers, and the bare disk to compare with |
 | figures.py | what a result is, and how results are shown |
 

@@ -97,9 +97,10 @@ class Sender:
         self._clock = clock or SystemClock()
         self._pid = os.getpid()
         self._pending = Pending(name_bytes_max=config.max_name_len)
-        self._pending_lock = threading.Lock()
-        self._publish_lock = threading.Lock()
-        self._close_lock = threading.Lock()
+        # a signal handler may close the sender in the middle of a call of the same thread
+        self._pending_lock = threading.RLock()
+        self._publish_lock = threading.RLock()
+        self._close_lock = threading.RLock()
         self._is_closed = False
         self._was_told = False  # somebody has heard of the error that ended the sender
         self._known: set[str] = set()

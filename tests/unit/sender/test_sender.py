@@ -426,6 +426,29 @@ sender.close()
     assert server.rows("forked") == [1]
 
 
+def test_signal_handler_may_close_in_the_middle_of_a_call(server: RunningServer) -> None:
+    code = """
+import os, signal, sys
+from holdfast import Sender
+
+def stop(*_):
+    sender.close()
+    os._exit(7)
+
+for attempt in range(5):
+    pid = os.fork()
+    if pid == 0:
+        sender = Sender(addr=sys.argv[1], auto_flush_rows=3)
+        signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, 0.05 + attempt / 50)
+        while True:
+            sender.send("signalled", {"n": 1})
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+"""
+    done = run_python(code, f"127.0.0.1:{server.port}")
+    assert done.returncode == 0, done.stderr
+
+
 def test_end_of_the_interpreter_closes_open_senders(server: RunningServer) -> None:
     code = """
 import sys
