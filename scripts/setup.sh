@@ -63,7 +63,9 @@ install_uv() {
 install_locked() {
     case $WANT in
         base) groups="--no-default-groups --extra server" exact=--inexact ;; # leaves the tools of `dev` where they are
-        dev) groups="--group dev --extra server --extra tier --extra spark" exact= ;;
+        dev)
+            groups="--group dev --extra server --extra tier --extra spark" exact=
+            command -v java >/dev/null 2>&1 || [ -n "${JAVA_HOME:-}" ] || groups="$groups --extra jre" ;; # for Spark
         *) stop "unknown set '$WANT': base or dev" ;;
     esac
     say "installing what uv.lock names ($WANT)"

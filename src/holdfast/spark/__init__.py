@@ -1,0 +1,33 @@
+"""Spark: channels as tables and streams, through PySpark's Python data source API (G8).
+
+    spark = holdfast.spark.session()
+    spark.readStream.format("holdfast").option("addr", "http://127.0.0.1:9001").option("channel", "trades").load()
+
+    driver      options ──► access: which channels, how far ──► admission: how much ──► planning: tasks
+    executors   a task ──► access: its segments, proven ──► columns: cast ──► slices of Arrow batches
+
+The source follows seqs, never file names, and reads published segments only. Its subscriber on the server confirms what
+Spark has surely committed, so that nothing is evicted before.
+
+| file | purpose |
+|---|---|
+| source.py | the class that Spark finds by name |
+| options.py | the options, read once and checked as a whole |
+| stream.py | a stream: offsets, micro-batches, confirmations |
+| batch.py | a batch: one range |
+| resolving.py | positions and schemas of the channels that exist now |
+| admission.py | how much of what is there a micro-batch takes |
+| planning.py | from a range of offsets to tasks, and what is missing in it |
+| reading.py | what a task does |
+| columns.py | channel columns as Spark columns |
+| access.py | what the source needs of a store, wherever it is |
+| embedded.py | access to the store in a directory |
+| remote.py | access to the store of a running server; the subscriber there |
+| adminclient.py | a client of the admin HTTP that outlasts restarts of the server |
+| java.py | a Java for Spark, from the wheel where there is none |
+| session.py | a session with the settings that work best, and our package on executors |
+"""
+
+from holdfast.spark.session import register, session
+
+__all__ = ["register", "session"]

@@ -1,0 +1,61 @@
+"""What the source needs of a store, wherever it is: channels, segments, and their bytes.
+
+`embedded.py` looks into a directory, `remote.py` asks a server. Values here travel from the driver to executors, so
+they are small and plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from holdfast.store.segments.reader import SegmentReader
+
+
+@dataclass(frozen=True)
+class ChannelFacts:
+    """How far a channel reaches in published segments: `first_seq` is there, `end_seq` is not yet."""
+
+    name: str
+    first_seq: int
+    end_seq: int
+
+
+@dataclass(frozen=True)
+class SegmentRef:
+    """A published segment."""
+
+    channel: str
+    number: int
+    first_seq: int
+    last_seq: int
+    size_bytes: int
+    crc32c: int
+    first_committed_id: int
+    last_ingested_at_ns: int
+
+
+class StoreAccess(Protocol):
+    """Read-only access to a store."""
+
+    def channels(self) -> list[ChannelFacts]:
+        """The channels that the options name and that exist, by name; a picture of now."""
+
+    def schema(self, channel: str) -> pa.Schema:
+        """The schema of a channel that exists."""
+
+    def skipped(self, channel: str) -> list[tuple[int, int]]:
+        """First and last seq of ranges that were never given to an event."""
+
+    def segments(self, channel: str, *, from_seq: int) -> Iterator[SegmentRef]:
+        """Segments with events at or behind `from_seq`, in order, fetched as they are asked for."""
+
+    def opened(self, segment: SegmentRef) -> AbstractContextManager[SegmentReader]:
+        """Its reader, after its bytes were found to be those the catalog describes.
+
+        Raises `FileNotFoundError` if it is not there any more, `CorruptData` if it is damaged.
+        """

@@ -1,0 +1,283 @@
+"""The options of the source, read once and checked as a whole (pure).
+
+Promise: an option that is not known, does not fit its type, or contradicts another one is `InvalidConfig` with what is
+allowed. Names are compared without case, as Spark does. The secret of `token` is never part of a text.
+
+| option | value | default |
+|---|---|---|
+| path | directory of an embedded store, or of the server's store where executors see it | |
+| addr | the admin address of a server, `http://127.0.0.1:9001` | |
+| channel | a name, several separated by commas, or a glob | |
+| subscriber | the durable name that confirms what Spark has committed; with `addr` only | none |
+| startingOffsets | `earliest`, `latest`, `subscriber`, a time, or JSON by channel | see below |
+| endingOffsets | `latest`, a time, or JSON by channel; batch only | `latest` |
+| maxEventsPerTrigger | events of a micro-batch | no limit |
+| maxBytesPerTrigger | bytes of segments in a micro-batch | `1GiB` |
+| maxSegmentsPerTrigger | segments of a micro-batch | no limit |
+| failOnDataLoss | whether events that are gone end the query | `true` |
+| includeMetadata | whether rows have `_seq` and the other system columns | `false` |
+| token, tokenFile | the credential for `addr`, or a file with it | none |
+
+`startingOffsets` is `earliest` by default, for a batch and for a stream: what was kept is there to be read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import translate
+from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from holdfast.config.values import parse_size
+from holdfast.errors import InvalidConfig
+
+Word: TypeAlias = Literal["earliest", "latest", "subscriber"]
+Place: TypeAlias = int | Word | datetime
+"""A seq, a word, or the time from which on events came in."""
+
+BATCH_BYTES_DEFAULT = 1 << 30
+"""A backlog becomes several micro-batches, each some seconds of work on one machine."""
+CHANNELS_MAX = 1000
+"""Names in `channel`; more are better told by a glob."""
+
+
+@dataclass(frozen=True)
+class Positions:
+    """One place for all channels, or places by channel for some of them."""
+
+    everywhere: Place
+    by_channel: tuple[tuple[str, Place], ...] = ()
+
+    def of(self, channel: str) -> Place:
+        """The place of a channel."""
+        return dict(self.by_channel).get(channel, self.everywhere)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a micro-batch; 0 is none."""
+
+    events: int = 0
+    size_bytes: int = BATCH_BYTES_DEFAULT
+    segments: int = 0
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the user asked for."""
+
+    path: str
+    addr: str
+    patterns: tuple[str, ...]
+    subscriber: str
+    starting: Positions
+    ending: Positions
+    limits: Limits
+    fail_on_data_loss: bool
+    include_metadata: bool
+    token: str = field(repr=False)
+    token_file: str = ""
+    given: frozenset[str] = frozenset()
+
+    def matches(self, channel: str) -> bool:
+        """Whether a channel is read."""
+        return any(re.match(translate(pattern), channel) for pattern in self.patterns)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The channels, if they are all named."""
+        return None if any(is_glob(pattern) for pattern in self.patterns) else self.patterns
+
+    def check_batch(self) -> SourceOptions:
+        """The same for a batch, which confirms nothing and has no triggers."""
+        for name in ("subscriber", "maxEventsPerTrigger", "maxBytesPerTrigger", "maxSegmentsPerTrigger"):
+            if name.lower() in self.given:
+                raise InvalidConfig(key=name, reason="is for streams; leave it out with spark.read")
+        return self
+
+    def check_stream(self) -> SourceOptions:
+        """The same for a stream, which has no end."""
+        if "endingoffsets" in self.given:
+            raise InvalidConfig(key="endingOffsets", reason="is for batches; leave it out with spark.readStream")
+        return self
+
+
+def is_glob(pattern: str) -> bool:
+    """Whether a pattern stands for several names."""
+    return any(sign in pattern for sign in "*?[")
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def read_options(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a query."""
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = [name for name in given if name not in _NAMES]
+    if unknown:
+        raise InvalidConfig(key=unknown[0], reason=f"is no option of holdfast; there are {', '.join(_NAMES.values())}")
+    patterns = _patterns(given.get("channel", ""))
+    read = SourceOptions(
+        path=given.get("path", ""),
+        addr=_address(given.get("addr", "")),
+        patterns=patterns,
+        subscriber=given.get("subscriber", ""),
+        starting=_positions("startingOffsets", given.get("startingoffsets", "earliest"), patterns),
+        ending=_positions("endingOffsets", given.get("endingoffsets", "latest"), patterns),
+        limits=Limits(
+            events=_count("maxEventsPerTrigger", given),
+            size_bytes=_size(given),
+            segments=_count("maxSegmentsPerTrigger", given),
+        ),
+        fail_on_data_loss=_flag("failOnDataLoss", given, default=True),
+        include_metadata=_flag("includeMetadata", given, default=False),
+        token=given.get("token", ""),
+        token_file=given.get("tokenfile", ""),
+        given=frozenset(given),
+    )
+    _check_together(read)
+    return read
+
+
+_NAMES = {
+    name.lower(): name
+    for name in (
+        "path",
+        "addr",
+        "channel",
+        "subscriber",
+        "startingOffsets",
+        "endingOffsets",
+        "maxEventsPerTrigger",
+        "maxBytesPerTrigger",
+        "maxSegmentsPerTrigger",
+        "failOnDataLoss",
+        "includeMetadata",
+        "token",
+        "tokenFile",
+    )
+}
+
+
+def _check_together(read: SourceOptions) -> None:
+    rules: tuple[tuple[Callable[[], bool], str, str], ...] = (
+        (
+            lambda: not (read.path or read.addr),
+            "path",
+            "is missing: give path (an embedded store) or addr (a server's admin address)",
+        ),
+        (
+            lambda: bool(read.subscriber) and not read.addr,
+            "subscriber",
+            "needs addr: a store has one owner, and only the owner keeps marks; start `holdfast serve`, or leave "
+            "subscriber out",
+        ),
+        (
+            lambda: _uses(read.starting, "subscriber") and not read.subscriber,
+            "startingOffsets",
+            "is 'subscriber', but no subscriber is given",
+        ),
+        (lambda: _uses(read.ending, "subscriber"), "endingOffsets", "cannot be 'subscriber'"),
+        (lambda: read.ending.everywhere == "earliest", "endingOffsets", "cannot be 'earliest'"),
+        (lambda: bool(read.token and read.token_file), "tokenFile", "and token are both given; give one"),
+        (lambda: bool(read.token or read.token_file) and not read.addr, "token", "is for addr, which is not given"),
+    )
+    for broken, name, reason in rules:
+        if broken():
+            raise InvalidConfig(key=name, reason=reason)
+
+
+def _uses(positions: Positions, word: Word) -> bool:
+    return word in (positions.everywhere, *(place for _, place in positions.by_channel))
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    patterns = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not 0 < len(patterns) <= CHANNELS_MAX:
+        reason = f"has {len(patterns)} names; give 1 to {CHANNELS_MAX} names or globs, separated by commas"
+        raise InvalidConfig(key="channel", reason=reason)
+    return patterns
+
+
+def _address(text: str) -> str:
+    if not text:
+        return ""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        reason = f"{text!r} is no admin address; it looks like http://127.0.0.1:9001"
+        raise InvalidConfig(key="addr", reason=reason)
+    if parts.username is not None or parts.password is not None:
+        raise InvalidConfig(key="addr", reason="carries a credential, which Spark would show; use token or tokenFile")
+    return text.rstrip("/")
+
+
+def _count(name: str, given: Mapping[str, str]) -> int:
+    text = given.get(name.lower())
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:19]) < 2**62):
+        raise InvalidConfig(key=name, reason=f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _size(given: Mapping[str, str]) -> int:
+    text = given.get("maxbytespertrigger")
+    if text is None:
+        return BATCH_BYTES_DEFAULT
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise InvalidConfig(key="maxBytesPerTrigger", reason=str(error)) from None
+    if size < 1:
+        raise InvalidConfig(key="maxBytesPerTrigger", reason=f"{text!r} is no size above 0")
+    return size
+
+
+def _flag(name: str, given: Mapping[str, str], *, default: bool) -> bool:
+    text = given.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        raise InvalidConfig(key=name, reason=f"{text!r} is neither true nor false")
+    return text == "true"
+
+
+# ------------------------------------------------------------------------------------------------------------ positions
+
+
+def _positions(name: str, text: str, patterns: tuple[str, ...]) -> Positions:
+    default: Place = "earliest" if name == "startingOffsets" else "latest"
+    if not text.lstrip().startswith("{"):
+        return Positions(_place(name, text.strip()))
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidConfig(key=name, reason=f"is no JSON: {error}") from None
+    places = []
+    for channel, value in sorted(found.items()):
+        if not any(re.match(translate(pattern), channel) for pattern in patterns):
+            reason = f"names channel {channel!r}, which `channel` ({', '.join(patterns)}) does not"
+            raise InvalidConfig(key=name, reason=reason)
+        places.append((channel, _place(name, value)))
+    return Positions(default, tuple(places))
+
+
+def _place(name: str, value: object) -> Place:
+    if value in ("earliest", "latest", "subscriber"):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            moment = None
+        if moment is not None and moment.tzinfo is not None:
+            return moment
+    reason = (
+        f"{value!r} is no position: earliest, latest, subscriber, a time with its zone (2026-01-31T12:00:00Z), or JSON "
+        'by channel with seqs from 1, such as {"trades": 17}'
+    )
+    raise InvalidConfig(key=name, reason=reason)

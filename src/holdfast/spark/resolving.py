@@ -1,0 +1,73 @@
+"""Positions as the user gives them, turned into seqs of the channels that exist now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from holdfast.clock import NS_PER_S
+from holdfast.errors import BadRequest
+from holdfast.model.evolution import merge_schemas
+from holdfast.spark.access import ChannelFacts, StoreAccess
+from holdfast.spark.adminclient import AdminClient
+from holdfast.spark.admission import Offsets, canonical
+from holdfast.spark.columns import spark_schema
+from holdfast.spark.embedded import EmbeddedAccess
+from holdfast.spark.options import Place, Positions, SourceOptions
+from holdfast.spark.remote import RemoteAccess
+from holdfast.store.segments.runs import SYSTEM_TYPES
+
+INTERACTIVE_PATIENCE_S = 5.0
+"""Somebody waits for the answer, and the address may be wrong."""
+
+
+def open_access(options: SourceOptions, *, patience_s: float) -> StoreAccess:
+    """The store that the options name."""
+    if options.addr:
+        return RemoteAccess(options, AdminClient(options, patience_s=patience_s))
+    return EmbeddedAccess(options)
+
+
+def resolve(access: StoreAccess, channels: Iterable[ChannelFacts], positions: Positions) -> Offsets:
+    """By channel the seq that a position stands for; a stated seq is taken as it is."""
+    return canonical({facts.name: _seq(access, facts, positions.of(facts.name)) for facts in channels})
+
+
+def _seq(access: StoreAccess, facts: ChannelFacts, place: Place) -> int:
+    if isinstance(place, int):
+        return place
+    if isinstance(place, datetime):
+        return _seq_at(access, facts, _as_ns(place))
+    return facts.first_seq if place == "earliest" else facts.end_seq
+
+
+def _seq_at(access: StoreAccess, facts: ChannelFacts, time_ns: int) -> int:
+    """The first event that came in at or after a time."""
+    for segment in access.segments(facts.name, from_seq=facts.first_seq):
+        if segment.last_ingested_at_ns >= time_ns:
+            with access.opened(segment) as reader:
+                return max(facts.first_seq, reader.runs.first_seq_ingested_at(time_ns))
+    return facts.end_seq
+
+
+def _as_ns(moment: datetime) -> int:
+    return int(moment.timestamp() // 1) * NS_PER_S + moment.microsecond * 1000
+
+
+def infer_schema(options: SourceOptions) -> StructType:
+    """The columns of all channels together, and the system columns if they are asked for."""
+    access = open_access(options, patience_s=INTERACTIVE_PATIENCE_S)
+    schema = pa.schema([])
+    for facts in access.channels():
+        schema = merge_schemas(facts.name, schema, access.schema(facts.name))
+    if not len(schema):
+        names = ", ".join(options.patterns)
+        raise BadRequest(f"no channel {names} exists yet, so its columns are not known; give them with .schema(…)")
+    found = spark_schema(schema)
+    if options.include_metadata:
+        extra: list[StructField] = list(spark_schema(pa.schema(list(SYSTEM_TYPES.items()))))
+        found = StructType([*found, *extra])
+    return found
