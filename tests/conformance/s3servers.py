@@ -98,7 +98,7 @@ def _running(command: list[str], port: int) -> Iterator[None]:
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     pause = threading.Event()
     for _ in range(int(PATIENCE_S / 0.05)):
-        assert process.poll() is None, f"{process.args} ended with {process.returncode}"
+        assert process.poll() is None, f"the server ended with {process.returncode}"
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         pause.wait(0.05)

@@ -15,11 +15,13 @@ from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import DamagedObject, TierRefused, TierUnavailable
 from holdfast.testing import CrashFilesystem
 from holdfast.testing.objects import MemoryObjects
-from holdfast.tier.cloud import CloudObjects
 from holdfast.tier.folder import FolderObjects
 from holdfast.tier.journal import probe
 from holdfast.tier.objects import Objects
 from tests.conformance import s3servers
+
+pytest.importorskip("obstore")
+from holdfast.tier.cloud import CloudObjects
 
 _prefixes = count(1)
 

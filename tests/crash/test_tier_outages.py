@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.tier.cloud import CloudObjects
 from tests.conformance import s3servers
 from tests.conformance.faultproxy import Way, fault_proxy
 from tests.crash.test_tier_faults import FRAMES, Workload
+
+pytest.importorskip("obstore")
+from holdfast.tier.cloud import CloudObjects
 
 
 @pytest.mark.guarantee("G5")

@@ -21,7 +21,17 @@ from typing import Any
 import msgspec
 import typer
 
-from holdfast.errors import BadRequest, CannotListen, CorruptData, DamagedData, HoldfastError, Locked, Unprotected
+from holdfast.errors import (
+    BadRequest,
+    CannotListen,
+    CorruptData,
+    DamagedData,
+    HoldfastError,
+    Locked,
+    TierMismatch,
+    TierRefused,
+    Unprotected,
+)
 
 
 class ExitCode(IntEnum):
@@ -51,7 +61,7 @@ def exit_code(error: BaseException) -> ExitCode:
     """Which of the five it is."""
     if isinstance(error, BadRequest):
         return ExitCode.USAGE
-    if isinstance(error, Locked | DamagedData | Unprotected | CannotListen):
+    if isinstance(error, Locked | DamagedData | Unprotected | CannotListen | TierRefused | TierMismatch):
         return ExitCode.REFUSED
     return ExitCode.FAILED
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import signal
 import sys
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from holdfast.server.admin import build, serve_admin
 from holdfast.server.server import Parts, Server
 from holdfast.store.store import Store
 from holdfast.telemetry import event
+from holdfast.tier import Tier
 
 if sys.platform == "win32":
     new_event_loop = asyncio.new_event_loop
@@ -87,15 +89,40 @@ def _open(settings: ConfigFile, options: Options, open_parts: ExitStack) -> Part
     open_parts.callback(gatekeeper.close)
     for sentence in check_exposure(config, insecure=options.insecure, auth_on=gatekeeper.auth_on):
         event("server.exposed", level=logging.WARNING, what=sentence)
+    tier = _connect_tier(settings, filesystem, clock)
     store = Store.open(
         config.data,
         settings.store,
         filesystem=filesystem,
         clock=clock,
         truncate_bad_tail=options.truncate_bad_tail,
+        source=tier,
     )
     open_parts.callback(store.close)
-    return Parts(store, gatekeeper, clock, tls, insecure=options.insecure)
+    if tier is not None:
+        open_parts.callback(_close_tier, store, tier)
+        tier.attach(store.port)
+    return Parts(store, gatekeeper, clock, tls, insecure=options.insecure, tier=tier)
+
+
+def _connect_tier(settings: ConfigFile, filesystem: LocalFilesystem, clock: SystemClock) -> Tier | None:
+    """The object store of the settings; an empty data directory is filled from it."""
+    if not settings.tier.url:
+        return None
+    tier = Tier.connect(settings.tier, filesystem=filesystem, clock=clock, chance=random.Random())
+    tier.restore_if_empty(Path(settings.server.data).absolute())
+    return tier
+
+
+def _close_tier(store: Store, tier: Tier) -> None:
+    """What is accepted gets into the object store now, if that goes quickly; otherwise at the next start."""
+    try:
+        if tier.failure is None:
+            store.flush()
+    except HoldfastError as error:
+        event("server.tier.incomplete", level=logging.WARNING, reason=error)
+    finally:
+        tier.close()
 
 
 async def _serve(config: ServerConfig, parts: Parts, options: Options, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
     data: /var/lib/holdfast                      server: data, server, ingest, tls, auth, access, limits, audit
     server: {listen: "0.0.0.0:9000"}
+    tier: {url: "s3://bucket"}                   tier: the object store behind it
     retention: {size_cap: 100GiB}                store: everything else, as in the settings of a store
     channels: {orders.>: {max_age: 72h}}
 
@@ -23,13 +24,14 @@ from typing import TypeVar
 from holdfast.config.reading import CHANNELS
 from holdfast.config.server import SERVER_SECTIONS, SERVER_SETTINGS, USERS, ServerConfig
 from holdfast.config.table import SETTINGS, StoreConfig
+from holdfast.config.tier import TIER_SECTIONS, TIER_SETTINGS, TierConfig
 from holdfast.config.yamltext import FILE_BYTES_MAX, Document, read_yaml
 from holdfast.errors import BadRequest, InvalidConfig
 
 STORE_SECTIONS = frozenset({row.key.partition(".")[0] for row in SETTINGS} | {CHANNELS})
 
-_PATHS = ("data", "tls.cert", "tls.key", "tls.client_ca", "auth.tokens", "audit.path")
-_KEYS = frozenset(row.key for row in (*SETTINGS, *SERVER_SETTINGS))
+_PATHS = ("data", "tls.cert", "tls.key", "tls.client_ca", "auth.tokens", "audit.path", "tier.credentials_file")
+_KEYS = frozenset(row.key for row in (*SETTINGS, *SERVER_SETTINGS, *TIER_SETTINGS))
 _KEY_LIKE = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
 
 _T = TypeVar("_T")
@@ -41,6 +43,7 @@ class ConfigFile:
 
     server: ServerConfig = field(default_factory=ServerConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
+    tier: TierConfig = field(default_factory=TierConfig)
     path: Path | None = None
 
     def __post_init__(self) -> None:
@@ -63,18 +66,26 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _read(document: Document) -> ConfigFile:
-    parts: dict[bool, dict[str, object]] = {True: {}, False: {}}
+    server: dict[str, object] = {}
+    store: dict[str, object] = {}
+    tier: dict[str, object] = {}
     for key, value in document.values.items():
         section = key.partition(".")[0]
-        if section not in SERVER_SECTIONS | STORE_SECTIONS:
+        if section not in SERVER_SECTIONS | STORE_SECTIONS | TIER_SECTIONS:
             raise InvalidConfig(key=key, reason=f"unknown setting{_suggestion(key)}")
-        parts[section in SERVER_SECTIONS][key] = value
-    server = _with_paths(parts[True], document.file.absolute().parent)
-    return ConfigFile(ServerConfig.from_mapping(server), StoreConfig.from_mapping(parts[False]), document.file)
+        part = tier if section in TIER_SECTIONS else server if section in SERVER_SECTIONS else store
+        part[key] = value
+    folder = document.file.absolute().parent
+    return ConfigFile(
+        ServerConfig.from_mapping(_with_paths(server, folder)),
+        StoreConfig.from_mapping(store),
+        TierConfig.from_mapping(_with_paths(tier, folder)),
+        document.file,
+    )
 
 
 def _suggestion(key: str) -> str:
-    known = [*SERVER_SECTIONS, *STORE_SECTIONS, *_KEYS]
+    known = [*SERVER_SECTIONS, *STORE_SECTIONS, *TIER_SECTIONS, *_KEYS]
     close = difflib.get_close_matches(key, known, n=1) or [
         full
         for full in _KEYS

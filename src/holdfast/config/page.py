@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from holdfast.config.principals import LIMIT_SETTINGS
 from holdfast.config.server import SERVER_SETTINGS
 from holdfast.config.table import SETTINGS
+from holdfast.config.tier import TIER_SETTINGS
 from holdfast.config.values import Setting
 
 _TOP = """\
@@ -52,6 +53,13 @@ For `holdfast serve`; they stand in the same file, beside those of the store ([t
 file](config-file.md)). An embedded store has none of them.
 """
 
+_TIER = """\
+## Tier
+
+For `holdfast serve` and `holdfast restore`: the object store behind the store ([the tier](tier.md)). Without `tier.url`
+there is none.
+"""
+
 _PRINCIPALS = """\
 `auth.users` maps names to passwords, `access` is a list of rules; [access](access.md) describes both.
 
@@ -72,8 +80,9 @@ def settings_markdown() -> str:
     """The whole page."""
     store = _table(row for row in SETTINGS if not row.per_channel)
     channel = _table(row for row in SETTINGS if row.per_channel)
-    server, limits = _table(SERVER_SETTINGS), _limits_table()
-    return f"{_TOP}\n## Store-wide\n\n{store}\n{_CHANNELS}\n{channel}\n{_SERVER}\n{server}\n{_PRINCIPALS}\n{limits}"
+    server, limits, tier = _table(SERVER_SETTINGS), _limits_table(), _table(TIER_SETTINGS)
+    parts = (_TOP, f"## Store-wide\n\n{store}", _CHANNELS, channel, _SERVER, server, _PRINCIPALS, limits, _TIER, tier)
+    return "\n".join(parts)
 
 
 def _limits_table() -> str:

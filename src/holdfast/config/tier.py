@@ -129,9 +129,7 @@ class TierConfig:
         if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
             raise InvalidConfig(key="tier.url", reason=f"{self.url!r} is not file:/// and an absolute path")
         if not self.prefix or self.prefix.strip("/") != self.prefix or ".." in self.prefix.split("/"):
-            raise InvalidConfig(
-                key="tier.prefix", reason="is one name, or several with / between: plant-7/holdfast"
-            )
+            raise InvalidConfig(key="tier.prefix", reason="is one name, or several with / between: plant-7/holdfast")
         if self.retry_max_ns < self.retry_first_ns:
             raise InvalidConfig(key="tier.retry_max", reason="must be at least tier.retry_first")
 

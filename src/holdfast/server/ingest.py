@@ -66,7 +66,10 @@ class IngestHandler:
         self._desk = desk
         self._principal = connection.principal
         self._reader = reader
+        self._durable_ack = durable_ack
         self._answers = Answers(durable=durable_ack)
+        if durable_ack:
+            desk.await_durable(self)
         self._lane = Lane()
         self._backlog: deque[bytes] = deque()
         self._inflight: deque[tuple[_Waiting, CommitFuture]] = deque()
@@ -320,6 +323,16 @@ class IngestHandler:
         self._release(waiting.size_bytes)
         self._note(receipt)
         self._answers.accept(waiting.ticket, receipt)
+        if self._durable_ack:
+            marks = self._desk.durable_marks
+            for entry in receipt.entries:
+                self._answers.durable(entry.channel, marks.get(entry.channel, 0))
+
+    def became_durable(self, news: dict[str, int]) -> None:
+        """Channels are in the object store up to these seqs."""
+        for channel, seq in news.items():
+            self._answers.durable(channel, seq)
+        self._answer()
 
     def _note(self, receipt: FrameReceipt) -> None:
         if receipt.duplicate:

@@ -1,7 +1,7 @@
 """What all ingest connections share: the store, threads for large messages, the bounds over all of them, the wake-up.
 
 Promise: however many commits a group answers, the loop is woken once for it; each connection then looks at its own. All
-counts are kept on the event loop; only `_answered` is called on another thread.
+counts are kept on the event loop; only `_answered` and `_became_durable` are called on other threads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ class IngestDesk:
         self._kept_bytes = 0
         self._woken = False
         self._closed = False
+        self.durable_marks: dict[str, int] = {}
+        self._durable: dict[IngestHandler, None] = {}
         self.store.on_answered(self._answered)
+        if state.tier is not None:
+            self.durable_marks.update(state.tier.durable())
+            state.tier.on_durable(self._became_durable)
 
     @property
     def inflight_bytes(self) -> int:
@@ -62,6 +67,22 @@ class IngestDesk:
         if not self._woken and not self._closed:
             self._woken = True
             self.loop.call_soon_threadsafe(self._settle)
+
+    def _became_durable(self, news: dict[str, int]) -> None:
+        """More is in the object store; on the tier's thread."""
+        if not self._closed:
+            self.loop.call_soon_threadsafe(self._tell_durable, news)
+
+    def _tell_durable(self, news: dict[str, int]) -> None:
+        self.durable_marks.update(news)
+        for handler in list(self._durable):
+            handler.became_durable(news)
+
+    def await_durable(self, handler: IngestHandler) -> None:
+        """The connection is told what is in the object store; so that it need not wait long, segments are cut early."""
+        if self.state.tier is not None:
+            self._durable[handler] = None
+            self.state.tier.begin_waiting()
 
     def soon(self, handler: IngestHandler) -> None:
         """Let a connection answer at the end of this turn of the loop."""
@@ -126,6 +147,9 @@ class IngestDesk:
         """The connection is gone."""
         for table in (self._active, self._stalled, self._over_total):
             table.pop(handler, None)
+        if handler in self._durable and self.state.tier is not None:
+            del self._durable[handler]
+            self.state.tier.end_waiting()
 
     def failed(self, error: HoldfastError) -> None:
         """The store stopped: nothing will be accepted any more."""

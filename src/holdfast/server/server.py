@@ -29,6 +29,7 @@ from holdfast.server.ingestdesk import IngestDesk
 from holdfast.server.state import ServerState
 from holdfast.store.store import Store
 from holdfast.telemetry import event
+from holdfast.tier import Tier
 
 BACKLOG = 1024
 """Sockets the system holds until they are accepted; a crowd that reconnects at once fits."""
@@ -49,6 +50,8 @@ class Parts:
     clock: Clock
     tls: ReloadableTls | None = None
     insecure: bool = False
+    tier: Tier | None = None
+    """Attached to the store already."""
 
 
 class Server:
@@ -62,6 +65,8 @@ class Server:
             parts.clock,
             started_at_ns=parts.clock.wall_ns(),
             insecure=parts.insecure,
+            durable_acks=parts.tier is not None,
+            tier=parts.tier,
         )
         self.door = Door(self.state)
         self.desk = IngestDesk(self.state, on_failure=self.fail)
@@ -191,6 +196,7 @@ class Server:
             now_ns = self.state.clock.monotonic_ns()
             for connection in list(self.door.connections.values()):
                 connection.sweep(now_ns, self.state.config)
-            failure = self.state.store.failure
+            tier = self.state.tier
+            failure = self.state.store.failure or (tier.failure if tier is not None else None)
             if failure is not None:
                 self.fail(failure)

@@ -13,6 +13,7 @@ from holdfast.config.server import ServerConfig
 from holdfast.errors import HoldfastError
 from holdfast.server.access import Gatekeeper
 from holdfast.store.store import Store
+from holdfast.tier import Tier
 
 
 @dataclass(slots=True)
@@ -67,6 +68,7 @@ class ServerState:
     draining: bool = False
     durable_acks: bool = False
     """Whether an object store is attached, so that producers may be told what is in it."""
+    tier: Tier | None = None
     failure: HoldfastError | None = None
     """Why the store stopped; the process is about to end."""
     connections_by_id: dict[int, ConnectionInfo] = field(default_factory=dict)

@@ -269,7 +269,7 @@ class _Check:
 
     def logs(self, contents: CatalogContents) -> None:
         """Each file of each log, then the write-ahead log against the catalog."""
-        replay = self._replay = _Replay(_published(contents))
+        replay = self._replay = _Replay(_published(contents), birth_seq=contents.number("birth_seq") or 1)
         last = self._log(contents, WAL_NAME, self._files.logs, replay=replay)
         self._weak = last is not None and last.header.weak and not last.closed
         if last is not None:
@@ -429,8 +429,10 @@ def _check_owner(found: LogFile, name: str, store_id: bytes | None) -> None:
 class _Replay:
     """Follows the numbers through the records of the log, as recovery does, and says where they do not fit."""
 
-    def __init__(self, published: dict[int, int]) -> None:
+    def __init__(self, published: dict[int, int], *, birth_seq: int = 1) -> None:
+        """`birth_seq` is where channels begin that the catalog does not know."""
         self._published = published
+        self._birth_seq = birth_seq
         self._names: dict[int, str] = {}
         self._schemas: dict[int, pa.Schema] = {}
         self._next_seqs: dict[int, int] = {}
@@ -500,7 +502,7 @@ class _Replay:
             if not self._continues(self._next_seqs.get(channel_id), next_seq):
                 expected = self._next_seqs[channel_id]
                 yield f"channel {name!r} goes on at seq {next_seq}, the file before goes up to {expected - 1}", False
-            missing = next_seq - 1 - self._published.get(channel_id, 0)
+            missing = next_seq - 1 - self._published.get(channel_id, self._birth_seq - 1)
             if not self._begun and missing > 0 and missing % UNSYNCED_EVENTS_MAX:
                 yield f"channel {name!r}: no segment and no log holds the {missing} events before seq {next_seq}", True
             self._next_seqs[channel_id] = next_seq
@@ -526,7 +528,7 @@ class _Replay:
         channel_id, rows = entry.channel_id, entry.payload.rows
         name = self._names[channel_id]
         last_seq = entry.first_seq + rows - 1
-        expected = self._next_seqs.get(channel_id, 1 if self._complete else entry.first_seq)
+        expected = self._next_seqs.get(channel_id, self._birth_seq if self._complete else entry.first_seq)
         if entry.first_seq != expected:
             yield f"channel {name!r} goes on at seq {entry.first_seq}, expected {expected}", False
         self._next_seqs[channel_id] = last_seq + 1

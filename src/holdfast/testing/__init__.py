@@ -7,6 +7,7 @@ the fake), and is deterministic: what it leaves to chance comes from a seed.
 |---|---|
 | clock.py | `ManualClock`: time that moves only when told to |
 | crashdisk.py | `CrashFilesystem`: a disk in memory with power cuts, kills, I/O errors and a full disk |
+| objects.py | `MemoryObjects`, `FaultyObjects`: an object store in memory, and faults in front of any |
 | platter.py | what that disk holds, and what a power cut leaves of it |
 """
 

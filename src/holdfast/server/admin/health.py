@@ -6,6 +6,7 @@ paths and figures are for administrators.
 
 from __future__ import annotations
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,6 +28,10 @@ def health(state: ServerState, *, detailed: bool) -> tuple[int, dict[str, object
         "durability": durability.value,
         "insecure": state.insecure,
     }
+    if state.tier is not None:
+        body["tier"] = "failed" if state.tier.failure else "alarm" if state.tier.statistics().alarm else "ok"
+    if detailed and state.tier is not None:
+        body["tier_statistics"] = msgspec.to_builtins(state.tier.statistics())
     if detailed:
         body |= {
             "failure": str(failure) if failure else None,

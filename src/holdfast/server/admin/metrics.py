@@ -24,6 +24,7 @@ from holdfast.server.admin.caller import caller_of, on_thread, server_of
 from holdfast.server.state import ConnectionInfo, ServerState
 from holdfast.store.statistics import StoreStatistics
 from holdfast.store.store import Store
+from holdfast.tier import TierStatistics
 
 CORE_ID = "0"
 """One store per server so far."""
@@ -50,6 +51,7 @@ class ServerFigures:
     refusals: Mapping[str, int]
     handshakes_refused: Mapping[int, int]
     gatekeeper: GatekeeperStatistics
+    tier: TierStatistics | None = None
 
 
 def figures_of(state: ServerState) -> ServerFigures:
@@ -71,6 +73,7 @@ def figures_of(state: ServerState) -> ServerFigures:
         refusals=dict(totals.refusals),
         handshakes_refused=dict(totals.handshakes_refused),
         gatekeeper=state.gatekeeper.statistics(),
+        tier=state.tier.statistics() if state.tier is not None else None,
     )
 
 
@@ -92,7 +95,8 @@ async def show_metrics(request: Request) -> Response:
 def render(store: Store, figures: ServerFigures) -> bytes:
     """The text; a store that has failed is told by `holdfast_store_failed`, without its other figures."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once([*server_metrics(figures), *store_metrics(store)]))
+    tier = tier_metrics(figures.tier) if figures.tier is not None else ()
+    registry.register(_Once([*server_metrics(figures), *tier, *store_metrics(store)]))
     return generate_latest(registry)
 
 
@@ -151,6 +155,27 @@ def server_metrics(figures: ServerFigures) -> Iterator[Metric]:
     yield _counter("audit_lines", "Lines of the audit log.", gate.audit_lines)
     yield _counter("audit_suppressed", "Lines left out because there were too many.", gate.audit_suppressed)
     yield _counter("audit_failures", "Lines that could not be written.", gate.audit_failures)
+
+
+def tier_metrics(figures: TierStatistics) -> Iterator[Metric]:
+    """What is in the object store, what is not, and how that goes."""
+    yield _gauge("tier_segments", "Segments listed in the manifest.", figures.segments)
+    yield _counter("tier_entries", "Entries of the manifest.", figures.entries)
+    yield _gauge("tier_epoch", "How often the tier was taken over.", figures.epoch)
+    yield _counter("tier_failures", "Requests that failed and were repeated.", figures.failures)
+    yield _counter("tier_healed", "Local segments replaced by a copy from the tier.", figures.healed)
+    yield _gauge(
+        "tier_alarm", "1 while trouble or lag has lasted for tier.alarm_after.", int(figures.alarm is not None)
+    )
+    if figures.upload is not None:
+        yield _counter("tier_uploaded_segments", "Segments uploaded and read back.", figures.upload.uploaded_segments)
+        yield _counter("tier_uploaded_bytes", "Their bytes.", figures.upload.uploaded_bytes)
+        yield _counter("tier_removed_segments", "Segments removed after eviction.", figures.upload.removed_segments)
+        yield _gauge(
+            "tier_pending_segments", "Published segments that are not durable.", figures.upload.pending_segments
+        )
+        yield _gauge("tier_pending_bytes", "Their bytes.", figures.upload.pending_bytes)
+        yield _gauge("tier_lag_seconds", "Age of the oldest published event that is not durable.", figures.upload.lag_s)
 
 
 def store_metrics(store: Store) -> Iterator[Metric]:

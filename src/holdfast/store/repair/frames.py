@@ -155,8 +155,12 @@ class Lexicon:
 class LogWalk:
     """Follows the numbers of all channels through the files of a log, oldest first."""
 
-    def __init__(self, lexicon: Lexicon, *, published: dict[int, int], complete: bool) -> None:
-        """`published`: channel id to next seq, as the catalog says. `complete`: it knows every channel that has one."""
+    def __init__(self, lexicon: Lexicon, *, published: dict[int, int], complete: bool, birth_seq: int = 1) -> None:
+        """`published`: channel id to next seq, as the catalog says. `complete`: it knows every channel that has one.
+
+        `birth_seq` is where the others begin.
+        """
+        self._birth_seq = birth_seq
         self._lexicon = lexicon
         self._expected = dict(published)
         self._complete = complete
@@ -223,7 +227,7 @@ class LogWalk:
             self._count(floors.committed_id)
         self._next_committed_id = floors.committed_id
         for channel_id, _, next_seq in floors.channels:
-            expected = self._expected.get(channel_id, 1 if self._complete else next_seq)
+            expected = self._expected.get(channel_id, self._birth_seq if self._complete else next_seq)
             if may_skip and (next_seq - expected) % UNSYNCED_EVENTS_MAX == 0:
                 _add(self.skipped, channel_id, expected, next_seq - 1)
                 self.told[channel_id] = next_seq
@@ -234,11 +238,11 @@ class LogWalk:
 
     def _hear(self, channel_id: int, first_seq: int, next_seq: int) -> None:
         """A record names a channel: events from `first_seq` on, so that it goes on at `next_seq`."""
-        told = self.told.get(channel_id, 1 if self._begun else first_seq)
+        told = self.told.get(channel_id, self._birth_seq if self._begun else first_seq)
         self._missing_seqs += max(0, first_seq - told)
         self.told[channel_id] = next_seq
         self._heard.add(channel_id)
-        self._expected[channel_id] = max(self._expected.get(channel_id, 1), next_seq)
+        self._expected[channel_id] = max(self._expected.get(channel_id, self._birth_seq), next_seq)
         self.numbers.channel_id = max(self.numbers.channel_id, channel_id + 1)
 
     def _count(self, committed_id: int) -> None:
@@ -253,7 +257,7 @@ class LogWalk:
         self._count(committed_id)
         for entry in frame.entries:
             end_seq = entry.first_seq + entry.payload.rows
-            expected = self._expected.get(entry.channel_id, 1 if self._complete else entry.first_seq)
+            expected = self._expected.get(entry.channel_id, self._birth_seq if self._complete else entry.first_seq)
             _add(self.suspects, entry.channel_id, expected, entry.first_seq - 1)
             self._hear(entry.channel_id, entry.first_seq, end_seq)
             piece = self._piece(found, frame, entry, committed_id)

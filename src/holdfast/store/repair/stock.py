@@ -368,6 +368,9 @@ class _Accounts:
         stock.next_seqs[name] = known + skip
         before = survey.gone.get(channel_id, [])
         told = IntervalSet((first, last) for first, last, _ in before)
+        birth_seq = survey.contents.number("birth_seq") or 1
+        if birth_seq > 1 and not any(there.overlap(1, birth_seq - 1)):  # it was new when the store had been restored
+            told.add(1, birth_seq - 1)
         fresh: Gone = []
         for first, last in there.missing(1, known - 1):
             for low, high in told.missing(first, last):

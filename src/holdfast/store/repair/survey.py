@@ -266,7 +266,8 @@ class _Logs:
         for found in self._wal_files():
             self.lexicon.learn(found)
         self.published = _published_seqs(contents, segments, self.lexicon, complete=complete)
-        self.walk = LogWalk(self.lexicon, published=self.published, complete=complete)
+        birth_seq = contents.number("birth_seq") or 1
+        self.walk = LogWalk(self.lexicon, published=self.published, complete=complete, birth_seq=birth_seq)
         light = []
         for found in self._wal_files():
             self.spans += [(piece.channel, piece.first_seq, piece.last_seq) for piece in self.walk.file(found)]

@@ -1,0 +1,152 @@
+"""The manifest as a log in an object store, with one writer at a time.
+
+Promises:
+
+- An entry is there as a whole or not at all, and is never overwritten: each is a conditional create of the next number,
+  and counts once it was read back.
+- **Fencing.** A process that takes over reads to the end and appends an `open` entry with the next epoch. Whoever had
+  the tier before finds its next number taken, learns so, and stops (`FencedOut`). So a process that was thought dead
+  can never say that something is durable after another has taken over.
+- An append that failed without an answer is repeated with the same bytes; if it had happened, the entry found there has
+  this process's nonce and counts as success.
+- A list that does not show the newest entries is no harm: after the last one listed, the next are asked for by name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from holdfast.errors import DamagedObject, FencedOut, TierRefused, TierUnavailable
+from holdfast.telemetry import event
+from holdfast.tier.manifest import (
+    MANIFEST,
+    Entry,
+    ManifestState,
+    checkpoint_key,
+    decode,
+    encode,
+    entry_key,
+)
+from holdfast.tier.objects import Objects
+
+READERS = 16
+"""Entries fetched at a time; each is small and waits for the network."""
+_CHECKPOINTS = f"{MANIFEST}/checkpoint-"
+_T = TypeVar("_T")
+Persist = Callable[[Callable[[], _T], str], _T]
+"""Calls until it works; the text says what is being tried."""
+
+
+class Journal:
+    """Reads and appends. One thread uses it."""
+
+    def __init__(self, objects: Objects, *, nonce: str) -> None:
+        self._objects = objects
+        self.nonce = nonce
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def load(self, *, until: Callable[[Entry], bool] = lambda _entry: True) -> ManifestState:
+        """The sum of the manifest; with `until`, of its first entries for which that holds."""
+        checkpoint = self._last_checkpoint(until)
+        start = checkpoint.number if checkpoint is not None else 0
+        state = ManifestState.of([checkpoint] if checkpoint is not None else [])
+        for entry in self._entries(start):
+            if not until(entry):
+                break
+            self._apply(state, entry)
+        return state
+
+    def refresh(self, state: ManifestState) -> None:
+        """Add what others have appended since."""
+        for entry in self._entries(state.number):
+            self._apply(state, entry)
+
+    def _last_checkpoint(self, until: Callable[[Entry], bool]) -> Entry | None:
+        for key in reversed(list(self._objects.names(MANIFEST, after=_CHECKPOINTS))):
+            try:
+                entry = self._read(key)
+            except DamagedObject as error:  # it only saves time: an older one and the entries say the same
+                event("tier.checkpoint.damage", level=logging.WARNING, key=key, reason=error)
+                continue
+            if until(entry):
+                return entry
+        return None
+
+    def _entries(self, after: int) -> list[Entry]:
+        listed = [key for key in self._objects.names(MANIFEST, after=entry_key(after)) if key < _CHECKPOINTS]
+        last = max((int(key.rpartition("/")[2].removesuffix(".json")) for key in listed), default=after)
+        keys = [entry_key(number) for number in range(after + 1, last + 1)]
+        if len(keys) > READERS:
+            with ThreadPoolExecutor(READERS, "holdfast-tier-manifest") as pool:
+                entries = list(pool.map(self._read, keys))
+        else:
+            entries = [self._read(key) for key in keys]
+        while (entry := self._find(after + len(entries) + 1)) is not None:
+            entries.append(entry)
+        return entries
+
+    def _find(self, number: int) -> Entry | None:
+        try:
+            return self._read(entry_key(number))
+        except DamagedObject as error:
+            if error.reason == "is not there":
+                return None
+            raise
+
+    def _read(self, key: str) -> Entry:
+        try:
+            return decode(self._objects.read(key))
+        except ValueError as error:
+            raise DamagedObject(url=self._objects.url, key=key, reason=str(error)) from error
+
+    def _apply(self, state: ManifestState, entry: Entry) -> None:
+        try:
+            state.apply(entry)
+        except ValueError as error:
+            raise DamagedObject(url=self._objects.url, key=entry_key(entry.number), reason=str(error)) from error
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def try_append(self, entry: Entry) -> bool:
+        """Append once and read it back; False if another process has that number. Repeat it after an error."""
+        key, data = entry_key(entry.number), encode(entry)
+        created = self._objects.create(key, data)
+        if self._objects.read(key) == data:
+            return True
+        if created:  # nobody was told of it, and whoever takes the number meanwhile fences us out
+            self._objects.remove(key)
+            raise TierUnavailable(url=self._objects.url, action=f"create {key}", reason="it reads back otherwise")
+        return False
+
+    def append(self, state: ManifestState, entry: Entry) -> None:
+        """Append and add it to the state; `FencedOut` if another process has taken over."""
+        if not self.try_append(entry):
+            other = self._read(entry_key(entry.number))
+            raise FencedOut(url=self._objects.url, epoch=entry.epoch, later_epoch=other.epoch)
+        state.apply(entry)
+
+    def write_checkpoint(self, state: ManifestState) -> None:
+        """The sum so far as one object; one that is there already says the same."""
+        self._objects.create(checkpoint_key(state.number), encode(state.checkpoint()))
+
+
+def probe(objects: Objects, *, nonce: str, fencing: str) -> None:
+    """Find out whether the store refuses to overwrite, as fencing needs it; `TierRefused` if it does not."""
+    if fencing == "none":
+        event("tier.unfenced", url=objects.url, gives_up="two servers of one tier would overwrite each other unseen")
+        return
+    key = f"probe/{nonce}"
+    objects.create(key, b"holdfast")
+    refuses = not all([objects.create(key, b"holdfast") for _ in range(2)])  # twice: one answer may be an accident
+    objects.remove(key)
+    if not refuses:
+        raise TierRefused(
+            url=objects.url,
+            reason="it overwrites objects that should only be created (If-None-Match is ignored), so a process that "
+            "was replaced could destroy what its successor wrote; use a store that has conditional writes, or set "
+            "tier.fencing: none and see to it that only one server ever uses this tier",
+        )

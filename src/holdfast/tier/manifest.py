@@ -1,0 +1,216 @@
+"""What the manifest of a tier says: the form of its entries, and the sum of them.
+
+    manifest/<number:016d>.json              one entry: {"crc32c": "<8 hex digits>", "body": {…}}
+    manifest/checkpoint-<number:016d>.json   the sum of all entries up to that number, in the same form
+    segments/<channel>/<segment_seq:016d>-<sha256[:32]>.arrow    a segment, as the store published it
+    segments/<channel>/<segment_seq:016d>-<sha256[:32]>.ids      ids of its events, in channels that use them
+
+The checksum covers the bytes of `body`. Numbers begin at 1 and have no gaps. An entry is never changed.
+
+`kind` is `open` (a process took over), `progress`, `remove`, or `checkpoint`. Lists hold what changed; a schema is
+given when it changed.
+
+**Reserved numbers.** After a wipe nobody knows which numbers were given out since the last entry. So an entry reserves:
+`committed_id` is a ceiling the store does not reach before a later entry raises it, `window` how far it was away. Every
+event takes one committed_id, so no channel can have gone further than `window` beyond the `next_seq` that was noted, a
+channel the manifest does not know not further than `window` beyond `birth_seq`, and there are not more segments than
+events. A restored store starts behind all of that, and no number comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from holdfast.disk.checksum import crc32c
+from holdfast.model.intervals import IntervalSet
+from holdfast.store.segments.metadata import SegmentMeta
+from holdfast.store.subscribers.notes import Snapshot
+
+FORMAT = 1
+MANIFEST = "manifest"
+SEGMENTS = "segments"
+CHECKPOINT_EVERY = 1000
+"""Entries that a restore reads one by one, at most; each is a request."""
+RESERVED_NUMBERS = 10**11
+"""How many events may be accepted while the tier is away: eleven days of 100,000 in a second."""
+SEGMENT_NUMBERS = RESERVED_NUMBERS + 1_000_000
+"""Each start leaves out a block of segment numbers; a million of them are between two entries at the most."""
+
+
+class SegmentNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A segment in the tier."""
+
+    channel_id: int
+    key: str
+    size_bytes: int
+    crc32c: int
+    sha256: str
+    has_guids: bool
+    meta: SegmentMeta
+    slots: dict[str, list[tuple[int, int]]] = {}
+    """Per slot id, in hex, the frame numbers it holds."""
+    ids_key: str = ""
+    """The object with the ids of its events; empty without ids."""
+
+    @property
+    def segment_seq(self) -> int:
+        """Its number."""
+        return self.meta.segment_seq
+
+
+class ChannelNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A channel, as far as a restore needs it."""
+
+    channel_id: int
+    name: str
+    next_seq: int
+    first_seq: int = 1
+    schema: bytes = b""
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """Numbers that may have been given out; see above."""
+
+    window: int
+    committed_id: int
+    segment_seq: int
+    birth_seq: int
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One entry, or the sum of many."""
+
+    number: int
+    kind: Literal["open", "progress", "remove", "checkpoint"]
+    store_id: str
+    epoch: int
+    nonce: str
+    at_ns: int
+    format: int
+    added: tuple[SegmentNote, ...] = ()
+    removed: tuple[int, ...] = ()
+    channels: tuple[ChannelNote, ...] = ()
+    reserved: Reserved | None = None
+    readers: Snapshot | None = None
+    slots: dict[str, list[tuple[int, int]]] = {}
+    """In a checkpoint: all frame numbers of each slot, also of segments that are gone."""
+
+
+class _Sealed(msgspec.Struct):
+    crc32c: str
+    body: msgspec.Raw
+
+
+# Made once, here: several threads that make msgspec learn a type at the same time crash the process.
+_SEALED = msgspec.json.Decoder(_Sealed)
+_ENTRY = msgspec.json.Decoder(Entry)
+
+
+def entry_key(number: int) -> str:
+    """Where an entry is."""
+    return f"{MANIFEST}/{number:016d}.json"
+
+
+def checkpoint_key(number: int) -> str:
+    """Where a checkpoint is."""
+    return f"{MANIFEST}/checkpoint-{number:016d}.json"
+
+
+def segment_key(channel: str, segment_seq: int, sha256: str, suffix: str = "arrow") -> str:
+    """Where a segment is: its content is part of its name."""
+    return f"{SEGMENTS}/{channel}/{segment_seq:016d}-{sha256[:32]}.{suffix}"
+
+
+def encode(entry: Entry) -> bytes:
+    """The object of an entry."""
+    body = msgspec.json.encode(entry)
+    return b'{"crc32c":"%08x","body":%s}' % (crc32c(body), body)
+
+
+def decode(data: bytes) -> Entry:
+    """The entry of an object; `ValueError` if the bytes are not what was stored, or are of a later format."""
+    try:
+        sealed = _SEALED.decode(data)
+        if sealed.crc32c != f"{crc32c(bytes(sealed.body)):08x}":
+            raise ValueError("its checksum is wrong")
+        entry = _ENTRY.decode(sealed.body)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+    if entry.format > FORMAT:
+        raise ValueError(f"it has format {entry.format}; this release reads up to {FORMAT}: upgrade holdfast")
+    return entry
+
+
+class ManifestState:
+    """The sum of a manifest up to one number. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.store_id = ""
+        self.epoch = 0
+        self.nonce = ""
+        self.at_ns = 0
+        self.segments: dict[int, SegmentNote] = {}
+        self.channels: dict[int, ChannelNote] = {}
+        self.slots: dict[str, IntervalSet] = {}
+        self.reserved: Reserved | None = None
+        self.readers: Snapshot | None = None
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> ManifestState:
+        """Entries in order, from the first or from a checkpoint on."""
+        state = cls()
+        for entry in entries:
+            state.apply(entry)
+        return state
+
+    def apply(self, entry: Entry) -> None:
+        """Add the next entry; `ValueError` if it does not follow."""
+        if entry.number != self.number + 1 and not (entry.kind == "checkpoint" and self.number == 0):
+            raise ValueError(f"entry {entry.number} does not follow {self.number}")
+        if self.store_id not in {"", entry.store_id}:
+            raise ValueError(f"entry {entry.number} is of store {entry.store_id}, those before it of {self.store_id}")
+        self.number, self.store_id, self.epoch = entry.number, entry.store_id, entry.epoch
+        self.nonce, self.at_ns = entry.nonce, entry.at_ns
+        for note in entry.channels:
+            self._channel(note)
+        for segment in entry.added:
+            self.segments[segment.segment_seq] = segment
+            self._slots(segment.slots)
+        self._slots(entry.slots)
+        for number in entry.removed:
+            self.segments.pop(number, None)
+        self.reserved = entry.reserved or self.reserved
+        self.readers = entry.readers or self.readers
+
+    def _channel(self, note: ChannelNote) -> None:
+        known = self.channels.get(note.channel_id)
+        if known is not None and not note.schema:
+            note = msgspec.structs.replace(note, schema=known.schema)
+        self.channels[note.channel_id] = note
+
+    def _slots(self, slots: dict[str, list[tuple[int, int]]]) -> None:
+        for slot_id, ranges in slots.items():
+            known = self.slots.setdefault(slot_id, IntervalSet())
+            for first, last in ranges:
+                known.add(first, last)
+
+    def checkpoint(self) -> Entry:
+        """The state as one entry."""
+        return Entry(
+            self.number,
+            "checkpoint",
+            self.store_id,
+            self.epoch,
+            self.nonce,
+            self.at_ns,
+            FORMAT,
+            added=tuple(self.segments.values()),
+            channels=tuple(self.channels.values()),
+            reserved=self.reserved,
+            readers=self.readers,
+            slots={slot_id: list(ranges) for slot_id, ranges in self.slots.items()},
+        )
