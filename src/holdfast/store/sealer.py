@@ -86,7 +86,7 @@ class Sealer:
                 self._tail.wait_for_work()
             self._tail.cut_expired()
             busy = self.step()
-            if not busy and self.segments != given_back_at:
+            if self.segments != given_back_at and self._tail.is_nearly_empty():
                 give_back_memory()  # the allocator keeps what it may need again; after a burst that is a lot
                 given_back_at = self.segments
             if self.postponed is not None and self._stop.wait(RETRY_S):

@@ -427,6 +427,11 @@ class Tail:
         with self.lock:
             return not (self._cut or self._sealing)
 
+    def is_nearly_empty(self) -> bool:
+        """Whether nothing waits to be sealed, and little is open: a burst is over."""
+        with self.lock:
+            return not (self._cut or self._sealing) and self._open_bytes * 8 <= self._config.memory_limit_bytes
+
     def settled(self) -> bool:
         """Whether, besides, all that was sealed has been announced."""
         with self.lock:
