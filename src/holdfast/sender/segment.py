@@ -145,8 +145,8 @@ def scan(file: File) -> Scan | str:
         if not begun or _has_data(file, HEADER_BYTES, size):
             return header
         header = Header(0, 0)  # a spare whose making was interrupted
-    count, offset, marks = 0, HEADER_BYTES, [HEADER_BYTES]
-    while True:
+    count, offset, marks, flaw = 0, HEADER_BYTES, [HEADER_BYTES], ""
+    while offset < size:  # a file may be shorter than its header: its making was interrupted
         batch = read_batch(file, offset, size, window_bytes=4 * WINDOW_BYTES)
         at = offset
         for frame in batch.frames:
@@ -154,10 +154,11 @@ def scan(file: File) -> Scan | str:
             at += FRAME_HEADER_BYTES + len(frame)
             if count % MARK_EVERY == 0:
                 marks.append(at)
-        offset = batch.next_offset
-        if batch.flaw or not batch.frames:
+        offset, flaw = batch.next_offset, batch.flaw
+        if flaw or not batch.frames:
             break
-    flaw = batch.flaw if _has_data(file, offset, size) else ""
+    if flaw and not _has_data(file, offset, size):
+        flaw = ""
     after = _intact_after(file, offset, size) if flaw else 0
     return Scan(file.path, header, size, count, offset, tuple(marks), flaw, after)
 

@@ -97,6 +97,8 @@ class CrashFile:
         with self._disk._lock:
             self._check(writing=False)
             self._disk._count_read(self._path)
+            if count < 0 or offset_bytes < 0:
+                raise _os_error(errno.EINVAL, self._path)
             return bytes(self._inode.visible[offset_bytes : offset_bytes + count])
 
     def map(self) -> pa.Buffer:

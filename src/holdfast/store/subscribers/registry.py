@@ -318,8 +318,9 @@ class Registry:
         Without `release`, what was given back since the last call stays where it is.
         """
         with self.lock:
-            now_ns = self.clock.monotonic_ns()
-            state.last_seen_ns = now_ns
+            if release:
+                self._take_back()
+            state.last_seen_ns = now_ns = self.clock.monotonic_ns()  # after what was taken back became due
             if release:
                 self._release_due(state, now_ns)
             self._refresh(state)
@@ -378,10 +379,13 @@ class Registry:
             return None
         return self._catalog.segment_within(channel.id, span, newest_first=newest)
 
-    def _release_due(self, state: SubscriberState, now_ns: int) -> None:
-        """Leases thrown away or expired, and nacked events whose time has come, may be handed out again."""
+    def _take_back(self) -> None:
+        """Leases thrown away are due at once."""
         while self.returned:
             self.finish(*self.returned.popleft(), again_in_ns=0)
+
+    def _release_due(self, state: SubscriberState, now_ns: int) -> None:
+        """Expired leases, and events given back whose time has come, may be handed out again."""
         for claim in [claim for claim in state.claims.values() if claim.expires_at_ns <= now_ns]:
             del state.claims[claim.number]
             self._unclaim(state, claim.channel.id, claim.first_seq, claim.last_seq)

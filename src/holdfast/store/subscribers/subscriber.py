@@ -6,8 +6,9 @@
             lease.ack()
 
 A lease is a part of one published segment, held by this program until it answers, `lease_timeout` passes, or the lease
-is thrown away (which counts as a nack). Answers may come in any order. `ack`, `nack` and `reject` are durable when
-they have returned. A closed handle keeps the subscriber's place; `store.deregister` removes it.
+is thrown away: then it is given back at once, as by a nack, but no answer is kept or counted. Answers may come in any
+order. `ack`, `nack` and `reject` are durable when they have returned. A closed handle keeps the subscriber's place;
+`store.deregister` removes it.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def test_nacked_events_never_move_the_mark(bench: Bench) -> None:
     assert (lag(reader).mark, lag(reader).gaps) == (0, ((1, 10),))
 
 
-def test_lease_thrown_away_counts_as_a_nack(bench: Bench) -> None:
+def test_lease_thrown_away_is_given_back_at_once(bench: Bench) -> None:
     bench.publish()
     reader = bench.store.subscriber("reader", ["trades"])
     lease = take(reader)

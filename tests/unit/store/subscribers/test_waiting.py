@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,3 +232,17 @@ def test_segment_is_there_for_a_poll_once_flush_has_returned(store: Store) -> No
         lease = reader.poll(0.0)
         assert lease is not None, "flush came back before the subscriber was told"
         lease.ack()
+
+
+def test_lease_thrown_away_is_the_next_one_while_real_time_passes(store: Store) -> None:
+    reader = store.subscriber("reader", ["trades"])
+    for _ in range(2):
+        publish(store)
+    lease = reader.poll(0.0)
+    assert lease is not None
+    first = lease.first_seq
+    del lease
+    gc.collect()
+    again = reader.poll(0.0)
+    assert again is not None
+    assert again.first_seq == first
