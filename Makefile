@@ -15,7 +15,7 @@ demo: $(BASE) ## see it: a writer is killed in the middle, nothing is lost
 	@$(BIN)/holdfast demo
 
 test: check ## everything a change must pass: check, then the quick tests
-	@$(BIN)/python -m pytest -q -m "not long" --ignore=tests/tidy
+	@$(BIN)/python -m pytest -q -m "not long" --ignore=tests/tidy --numprocesses=auto --maxprocesses=4 --dist=loadgroup
 
 check: $(DEV) ## format, lint, types, layers, and docs against code
 	@$(BIN)/ruff format --check --quiet .

@@ -64,7 +64,7 @@ install_locked() {
     case $WANT in
         base) groups="--no-default-groups --extra server" exact=--inexact ;; # leaves the tools of `dev` where they are
         dev)
-            groups="--group dev --extra server --extra tier --extra spark" exact=
+            groups="--group dev --extra all" exact=
             command -v java >/dev/null 2>&1 || [ -n "${JAVA_HOME:-}" ] || groups="$groups --extra jre" ;; # for Spark
         *) stop "unknown set '$WANT': base or dev" ;;
     esac
