@@ -4,6 +4,7 @@ Programs hand it events; it keeps every one of them through crashes, outages and
 each at its own pace. The parts, in the order an event meets them:
 
     sender      the producer's side: events become frames, kept in a slot and sent until a server has them
+    consumer    the reader's side over the network: messages come in, each is answered; outages are bridged
     wire        the ingest wire as bytes and values: frames of producers, messages of QuestDB clients, replies
     server      the process that accepts frames from many producers; who may do what; the admin HTTP
     store       accepts frames, logs them, seals them into Arrow segments; subscribers, retention, recovery, repair
@@ -28,14 +29,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.consumer.asyncconsumer import AsyncConsumer
+    from holdfast.consumer.consumer import Consumer
     from holdfast.sender.asyncsender import AsyncSender
     from holdfast.sender.sender import Sender
     from holdfast.store.store import Store
 
 __version__ = "0.1.0"
-__all__ = ["AsyncSender", "Sender", "Store", "__version__"]
+__all__ = ["AsyncConsumer", "AsyncSender", "Consumer", "Sender", "Store", "__version__"]
 
 _HOMES = {
+    "AsyncConsumer": "holdfast.consumer.asyncconsumer",
+    "Consumer": "holdfast.consumer.consumer",
     "AsyncSender": "holdfast.sender.asyncsender",
     "Sender": "holdfast.sender.sender",
     "Store": "holdfast.store.store",

@@ -6,7 +6,8 @@
     │   ├── ChannelFull        a channel that refuses new events is at its limit
     │   ├── DiskFull           the filesystem has no room; nothing was written
     │   ├── Locked             another process owns this directory; names its pid
-    │   ├── NotConnected       no server of a sender's list could be reached at the start
+    │   ├── NotConnected       no server of the list could be reached at the start
+    │   │   └── NotConfirmed   an answer to messages did not reach the server; they come again
     │   ├── QuotaReached       a limit of the one who calls is reached; says when to come back
     │   ├── ServerAway         the admin server does not answer, or answers that it cannot now
     │   ├── SlotFull           a sender has no room left; says whether the server is slow or away
@@ -15,7 +16,9 @@
     ├── BadRequest             the call is wrong; nothing was changed
     │   ├── InvalidName        a channel or subscriber name outside the allowed alphabet
     │   ├── InvalidConfig      an unknown key, a bad value, or two settings that contradict
+    │   ├── BadPipeline        a pipeline that does not fit together; has every problem with its line
     │   ├── InvalidBatch       a batch that may not be stored: bad bytes, types or size
+    │   ├── InvalidFilter      a subscription's filter that cannot be read; names the character
     │   ├── FrameTooLarge      a frame that no segment of its sender can hold
     │   ├── LimitReached       no more channels, or no more subscribers of a channel, are allowed
     │   ├── SchemaMismatch     a column that does not fit its channel
@@ -28,16 +31,20 @@
     │   ├── Unauthenticated    no credential, or one that is unknown, expired or revoked
     │   └── Forbidden          a known caller without the right
     ├── EventsGone             events that a reader was to get are not there any more; names channel and range
+    ├── QueryFailed            a query of a pipeline ended with an error, and is not started again
+    ├── ReplayDiffers          a batch that ran again brought other rows than the first time; names channel and batch
     ├── WireError              bytes from the other side are not what the protocol allows; says category and place
     ├── Unprotected            would listen for everyone without TLS and authentication; not started
     ├── CannotListen           an address is taken, or is none of this machine; not started
     ├── TierRefused            the object store refuses us, has no such bucket, or cannot do what a tier needs
     ├── TierMismatch           the tier and the data directory are not of one store, or not of one time
     ├── FencedOut              another process has taken over the tier; this one writes nothing more to it
+    ├── OnlyInTier             a segment has no file here any more, and this program was given no tier to read it from
     ├── StoreFailed            an I/O error ended this store; reopen it to go on
     ├── SenderHalted           a sender sends nothing more: a refusal, or a frame that ends connections
     ├── FrameRefused           a server refused this frame for good; the sender set it aside and went on
     ├── Incompatible           a server does not confirm what a client asks for
+    ├── SubscriptionRefused    a server refuses a subscription, or has ended it; says why
     ├── SlotFailed             an I/O error ended this slot; open the sender again to go on
     └── Closed                 the object was closed before the call
 
@@ -114,6 +121,15 @@ class NotConnected(RetryLater):
         )
         self.failures = tuple(failures)
         self.waited_s = waited_s
+
+
+class NotConfirmed(NotConnected):
+    """An answer to messages did not reach the server. It hands them out again, so nothing is kept to be sent later."""
+
+    def __init__(self, *, reason: str) -> None:
+        HoldfastError.__init__(self, f"not confirmed: {reason}; the messages will be delivered again")
+        self.failures = (reason,)
+        self.waited_s = 0.0
 
 
 class QuotaReached(RetryLater):
@@ -207,12 +223,29 @@ class InvalidConfig(BadRequest):
         self.line = line
 
 
+class BadPipeline(BadRequest):
+    """A pipeline that does not fit together. `problems` has all that was found, by line."""
+
+    def __init__(self, problems: Sequence[InvalidConfig]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
 class InvalidBatch(BadRequest):
     """A batch that may not be stored."""
 
     def __init__(self, *, channel: str, reason: str) -> None:
         super().__init__(f"batch for channel {channel!r} refused: {reason}")
         self.channel = channel
+        self.reason = reason
+
+
+class InvalidFilter(BadRequest):
+    """A filter that cannot be read. `at` is the place in the text, from 0."""
+
+    def __init__(self, *, at: int, reason: str) -> None:
+        super().__init__(f"filter, character {at}: {reason}")
+        self.at = at
         self.reason = reason
 
 
@@ -341,6 +374,32 @@ class EventsGone(HoldfastError):
         self.reason = reason
 
 
+class QueryFailed(HoldfastError):
+    """A query of a pipeline ended. `restarts` is how often it was started again before."""
+
+    def __init__(self, *, output: str, reason: str, restarts: int) -> None:
+        super().__init__(f"output {output!r} failed after {restarts} restarts: {reason}")
+        self.output = output
+        self.reason = reason
+        self.restarts = restarts
+
+
+class ReplayDiffers(HoldfastError):
+    """A batch that Spark ran again does not hold the rows of the first time, which are stored."""
+
+    def __init__(self, *, channel: str, batch: int, partition: int, stored: int, sent: int) -> None:
+        super().__init__(
+            f"channel {channel!r} has {stored} events of batch {batch}, partition {partition}, and the batch that ran "
+            f"again brought {sent}; a query that writes to a channel must give the same rows in the same order: sort "
+            "within partitions behind a shuffle, and keep random functions and clocks out of it"
+        )
+        self.channel = channel
+        self.batch = batch
+        self.partition = partition
+        self.stored = stored
+        self.sent = sent
+
+
 class WireError(HoldfastError):
     """Bytes from the other side are not what the protocol allows. `place` is where: byte, channel, column."""
 
@@ -391,6 +450,18 @@ class TierMismatch(HoldfastError):
         self.url = url
         self.directory = directory
         self.reason = reason
+
+
+class OnlyInTier(HoldfastError):
+    """The bytes of a segment are in an object store that this program does not know; nothing is lost."""
+
+    def __init__(self, *, channel: str, segment_seq: int) -> None:
+        super().__init__(
+            f"segment {segment_seq} of channel {channel!r} is only in the tier; read it through the server, or open "
+            "the store with the tier it was written to"
+        )
+        self.channel = channel
+        self.segment_seq = segment_seq
 
 
 class FencedOut(HoldfastError):
@@ -446,6 +517,16 @@ class Incompatible(HoldfastError):
     def __init__(self, *, address: str, reason: str) -> None:
         super().__init__(f"{address}: {reason}")
         self.address = address
+        self.reason = reason
+
+
+class SubscriptionRefused(HoldfastError):
+    """A server refuses a subscription, a change of it, or has ended it. `code` is for programs."""
+
+    def __init__(self, *, channel: str, code: str, reason: str) -> None:
+        super().__init__(f"subscription to {channel!r} refused ({code}): {reason}")
+        self.channel = channel
+        self.code = code
         self.reason = reason
 
 

@@ -134,7 +134,8 @@ def run_ls(directory: Path, *, as_json: bool) -> ExitCode:
     console = make_console()
     waiting = sum(item.unacknowledged for item in found)
     console.print(
-        f"[bold]{escape(str(directory))}[/]: {several(len(found), 'slot')}, {several(waiting, 'frame')} to send"
+        f"[bold]{escape(str(directory))}[/]: {several(len(found), 'slot')}, {several(waiting, 'frame')} to send",
+        soft_wrap=True,
     )
     numbers = ("frames", "to send", "size", "refused")
     table = make_table("slot", *numbers, "last owner", "state", right=numbers)

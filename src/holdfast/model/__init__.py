@@ -9,4 +9,5 @@
 | schema.py | the rules for schemas and batches, as the store asks them |
 | columns.py | which columns may be stored |
 | evolution.py | how a channel's schema grows |
+| backoff.py | how long to wait before the next attempt |
 """

@@ -17,8 +17,7 @@ import pyarrow as pa
 from holdfast.model.positions import CommittedId, Fsn, Seq
 
 
-@dataclass(frozen=True, slots=True)
-class SlotFrame:
+class SlotFrame(msgspec.Struct, frozen=True, gc=False):
     """The frame's number in its producer's slot; recognised for ever."""
 
     slot_id: bytes
@@ -31,8 +30,7 @@ class SlotFrame:
             raise ValueError(f"fsn {self.fsn} is out of range 0..2^63-1")
 
 
-@dataclass(frozen=True, slots=True)
-class Guid:
+class Guid(msgspec.Struct, frozen=True, gc=False):
     """A message id made by the client; recognised within `dedup.window`."""
 
     value: bytes
@@ -61,6 +59,17 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     channel: str
     batch: pa.RecordBatch
     partitions: tuple[str, ...] = ()
+
+
+class PlainFrame(msgspec.Struct, frozen=True, gc=False):
+    """A frame of one batch for one channel, still as the Arrow message it came in; its values are not checked yet."""
+
+    channel: str
+    schema: pa.Schema
+    message: bytes
+    """One record batch message, not compressed and without dictionaries."""
+    rows: int
+    identity: Identity
 
 
 class Durability(Enum):

@@ -25,7 +25,6 @@ from holdfast.sender.conf import SenderConfig
 from holdfast.sender.core import DialFailure, Outcome, unconfirmed
 from holdfast.sender.keys import Address
 
-PATH = "/api/v4/write"
 VERSION = 1
 REPLY_BYTES_MAX = 1 << 20
 """The largest message a server may send: an answer that names ten thousand channels fits."""
@@ -36,6 +35,17 @@ PONG_TIMEOUT_S = 45.0
 ABANDON_S = 1.0
 """How long an attempt may take to end that is not wanted any more."""
 _READABLE_TEXT_MAX = 200
+
+
+class Door(NamedTuple):
+    """What is wanted of a server: where it is spoken, how large its messages get, and the word for it."""
+
+    path: str
+    reply_bytes_max: int
+    action: str
+
+
+INGEST = Door("/api/v4/write", REPLY_BYTES_MAX, "write to")
 
 
 class Greeting(NamedTuple):
@@ -90,19 +100,23 @@ async def dial(
     listener: WSListener,
     *,
     tls: ssl.SSLContext | None,
-    session: tuple[bytes, int] | None,
+    session: tuple[bytes, int] | None = None,
+    door: Door = INGEST,
 ) -> tuple[WSTransport, Greeting]:
     """A connection that a server took, or `DialFailed`."""
     where = str(address)
     sockets: list[socket.socket] = []
-    upgrading = asyncio.get_running_loop().create_task(_upgrade(config, address, listener, tls, session, sockets))
+    headers = request_headers(config, session)
+    upgrading = asyncio.get_running_loop().create_task(
+        _upgrade(config, address, listener, tls=tls, headers=headers, door=door, sockets=sockets)
+    )
     try:
         transport = await asyncio.shield(upgrading)
     except asyncio.CancelledError:
         await _abandon(upgrading, sockets)
         raise
     except WSHandshakeError as error:
-        raise DialFailed(_refused(error, where, config)) from error
+        raise DialFailed(_refused(error, f"{door.action} {where}", config)) from error
     except TimeoutError as error:
         text = str(error) if "TCP" in str(error) else f"no answer to the upgrade within {config.auth_timeout_ms} ms"
         raise DialFailed(_unreachable(text)) from error
@@ -118,12 +132,14 @@ async def dial(
     return transport, greeting
 
 
-async def _upgrade(  # noqa: PLR0917
+async def _upgrade(
     config: SenderConfig,
     address: Address,
     listener: WSListener,
+    *,
     tls: ssl.SSLContext | None,
-    session: tuple[bytes, int] | None,
+    headers: list[tuple[str, str]],
+    door: Door,
     sockets: list[socket.socket],
 ) -> WSTransport:
     host = f"[{address.host}]" if ":" in address.host else address.host
@@ -136,15 +152,15 @@ async def _upgrade(  # noqa: PLR0917
     options: dict[str, Any] = {"ssl_handshake_timeout": answer_s} if tls is not None else {}
     transport, _ = await ws_connect(
         lambda: listener,
-        f"{'wss' if tls else 'ws'}://{host}:{address.port}{PATH}",
+        f"{'wss' if tls else 'ws'}://{host}:{address.port}{door.path}",
         ssl_context=tls,
         websocket_handshake_timeout=answer_s,
         logger_name="holdfast",
         enable_auto_ping=True,
         auto_ping_idle_timeout=IDLE_PING_S,
         auto_ping_reply_timeout=PONG_TIMEOUT_S,
-        max_frame_size=REPLY_BYTES_MAX,
-        extra_headers=request_headers(config, session),
+        max_frame_size=door.reply_bytes_max,
+        extra_headers=headers,
         max_redirects=0,
         socket_factory=connected,
         **options,
@@ -205,14 +221,14 @@ def _greeting(headers: Mapping[str, str], where: str, *, wants_durable: bool) ->
     return Greeting(limit if limit is not None and limit > 0 else None, durable and wants_durable)
 
 
-def _refused(error: WSHandshakeError, where: str, config: SenderConfig) -> DialFailure:
+def _refused(error: WSHandshakeError, action: str, config: SenderConfig) -> DialFailure:
     if error.response is None:
         return _unreachable(_text(error))
     status = int(error.response.status)
     said = (error.raw_body or error.response.body or b"")[:_READABLE_TEXT_MAX].decode(errors="replace").strip()
     reason = f"answered {status}" + (f": {said}" if said else "")
     if status in (401, 403):
-        return DialFailure(Outcome.REFUSED, reason, _access_error(status, f"{where} {reason}", where, config))
+        return DialFailure(Outcome.REFUSED, reason, _access_error(status, reason, action, config))
     role = error.response.headers.get("X-QuestDB-Role")
     if status == 421 and role is not None:
         outcome = Outcome.ROLE_SOON if role.strip().upper() == "PRIMARY_CATCHUP" else Outcome.ROLE
@@ -220,10 +236,10 @@ def _refused(error: WSHandshakeError, where: str, config: SenderConfig) -> DialF
     return _unreachable(reason)
 
 
-def _access_error(status: int, reason: str, where: str, config: SenderConfig) -> HoldfastError:
+def _access_error(status: int, reason: str, action: str, config: SenderConfig) -> HoldfastError:
     if status == 401:
-        return Unauthenticated(reason=f"{reason}; check token, or username and password")
-    return Forbidden(principal=config.username or "(the token's)", action=f"write to {where}")
+        return Unauthenticated(reason=f"to {action}: {reason}; check token, or username and password")
+    return Forbidden(principal=config.username or "(the token's)", action=action)
 
 
 def _unreachable(reason: str) -> DialFailure:
