@@ -8,8 +8,10 @@ what to do next.
 |---|---|
 | main.py | the commands and their options |
 | groups.py | the commands of channels, subscribers, segments and token, and their options |
-| producing.py | the commands `send` and `slots`, and their options |
+| producing.py | the commands `send`, `tail` and `slots`, and their options |
 | send.py | `holdfast send`: a file or lines to a channel |
+| doctor/ | `holdfast doctor`: is this machine fit to run a server |
+| tail.py | `holdfast tail`: events of a channel as they come |
 | slots.py | `holdfast slots`: what senders' slots hold; sending it |
 | slotexport.py | `holdfast slots export`: what a slot has to send, as Arrow files |
 | answer.py | exit codes, the error line, the JSON envelope |
@@ -24,6 +26,9 @@ what to do next.
 | subscribers.py | `holdfast subscribers`: how far each is, what it is owed and lost; remove one |
 | segments.py | `holdfast segments`: which there are, and who still needs them |
 | token.py | `holdfast token`: make, list and revoke tokens; hash a password |
+| pipelinegroup.py | the commands of `pipeline`, and their options |
+| pipeline.py | `holdfast pipeline`: run, validate, draw; how outputs are doing |
+| nodegraph.py | `holdfast pipeline` for node graphs: run, validate, draw |
 | picture.py | a store as it is now, from copies of its files |
 | demo/ | `holdfast demo`: a writer is killed in the middle, and the proof that nothing is lost |
 """

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.cli import groups, producing
+from holdfast.cli import groups, pipelinegroup, producing
 from holdfast.cli.answer import answering
 from holdfast.cli.extras import import_needing
 from holdfast.errors import BadRequest
@@ -142,7 +142,7 @@ def verify(
         _require(directory)
         if remote is not None:
             check = import_module("holdfast.cli.restore").check
-            raise typer.Exit(check(url=remote, prefix=prefix, config=config, as_json=as_json))
+            raise typer.Exit(check(directory, url=remote, prefix=prefix, config=config, as_json=as_json))
         raise typer.Exit(_command("verify")(directory, as_json=as_json))
 
 
@@ -175,12 +175,32 @@ def restore(
         raise typer.Exit(run(data, url=tier, prefix=prefix, config=config, at=at, as_json=as_json))
 
 
+@app.command()
+def doctor(
+    *,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where the store is or will be.")] = Path("data"),
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Check this file of settings too.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check whether this machine is fit to run a server, and say what to change.
+
+    Looks at the disk (does a sync really sync, how fast), limits, memory, clock, ports, Java and what is installed.
+    Writes one file of 64 MiB to the data directory and removes it. Exit code 1 if something must be changed.
+    """
+    with answering("doctor", as_json=as_json):
+        raise typer.Exit(_command("doctor.run")(data, config=config, as_json=as_json))
+
+
 app.command()(producing.send)
+app.command()(producing.tail)
 app.add_typer(producing.slots, name="slots")
 app.add_typer(groups.channels, name="channels")
 app.add_typer(groups.subscribers, name="subscribers")
 app.add_typer(groups.segments, name="segments")
 app.add_typer(groups.tokens, name="token")
+app.add_typer(pipelinegroup.pipeline, name="pipeline")
 
 
 @app.command()

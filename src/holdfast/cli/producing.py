@@ -1,7 +1,7 @@
-"""`holdfast send` and `holdfast slots`: their commands and options.
+"""`holdfast send`, `holdfast tail` and `holdfast slots`: their commands and options.
 
-Promise: as in main.py, here are names, options and help texts; what a command does is in the modules `send` and
-`slots`, imported when it is used.
+Promise: as in main.py, here are names, options and help texts; what a command does is in the modules `send`,
+`tail` and `slots`, imported when it is used.
 """
 
 from __future__ import annotations
@@ -52,6 +52,36 @@ def send(
     with answering("send", as_json=as_json):
         options = {"conf": conf, "kind": kind, "timeout_s": timeout, "as_json": as_json}
         raise typer.Exit(_module("send").run(channel, file, **options))
+
+
+def tail(
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="Whose events to print.")],
+    *,
+    conf: Conf = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="POSITION", help="first, new, last, seq:N or time:T. Default: new; first with --durable."
+        ),
+    ] = None,
+    durable: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Keep the place on the server under this name, and go on there next time."),
+    ] = "",
+    limit: Annotated[int, typer.Option(min=0, help="End after so many events; 0 is never.")] = 0,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="End when nothing came for so many seconds. Default: never.")
+    ] = None,
+    meta: Annotated[bool, typer.Option("--meta", help="Add _seq, _committed_id and _ingested_at.")] = False,
+) -> None:
+    """Print the events of a channel as they come, one JSON object per line.
+
+    Examples: `holdfast tail trades`, `holdfast tail trades --from first --limit 10`, `holdfast tail trades --durable
+    audit >> audit.ndjson`. An event is confirmed under --durable once it is printed.
+    """
+    with answering("tail", as_json=False):
+        options = {"start": start, "durable": durable, "limit": limit, "timeout_s": timeout, "meta": meta}
+        raise typer.Exit(_module("tail").run(channel, conf=conf, **options))
 
 
 @slots.command("ls")

@@ -10,4 +10,5 @@
 | columns.py | which columns may be stored |
 | evolution.py | how a channel's schema grows |
 | backoff.py | how long to wait before the next attempt |
+| jsonvalues.py | values of columns as JSON can say them |
 """
