@@ -11,7 +11,7 @@ DEV := .venv/.ready-dev
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 14
 
-demo: $(BASE) ## see it: a writer is killed in the middle, nothing is lost
+demo: $(BASE) ## see it: a producer and the server are killed, nothing is lost
 	@$(BIN)/holdfast demo
 
 test: check ## everything a change must pass: check, then the quick tests

@@ -19,6 +19,7 @@
 | jetstream.py | NATS JetStream beside it, if it is installed |
 | sender.py | a sender's hand-over, alone; frames, rows and messages through a server to its disk |
 | tier.py | upload to a folder, time to durable, restore |
+| spark.py | Spark: our source beside its Parquet reader, a backlog drained, tables and channels written |
 | workload.py | events, callers, and the bare disk to compare with |
 | figures.py | what a result is, and how results are shown |
 

@@ -12,13 +12,29 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench import acks, commit, commit_async, ingest, memory, read, seal, sender, startup, threads32, tier
+from bench import (
+    acks,
+    commit,
+    commit_async,
+    ingest,
+    memory,
+    otlp,
+    read,
+    seal,
+    sender,
+    spark,
+    startup,
+    sync,
+    threads32,
+    tier,
+)
 from bench.figures import Result, conditions, filesystem_of, markdown, table
 from bench.workload import ROOT, Bench
 
 BENCHES = {"commit": commit.run, "commit_async": commit_async.run, "threads32": threads32.run, "seal": seal.run,
            "read": read.run, "startup": startup.run, "memory": memory.run, "acks": acks.run,
-           "ingest": ingest.run, "sender": sender.run, "tier": tier.run}  # fmt: skip
+           "ingest": ingest.run, "sender": sender.run, "tier": tier.run, "spark": spark.run,
+           "otlp": otlp.run, "sync": sync.run}  # fmt: skip
 SCRATCH = ROOT / "build"
 """On the disk of the working copy, and not tracked; a system's own place for temporary files may be in memory."""
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Make .venv hold exactly what uv.lock says. Called by the Makefile; `sh scripts/setup.sh base|dev` works by hand too.
-#   base  what `holdfast` needs to run          dev  the same plus what checks and tests need
+#   base  what `holdfast demo` needs to run     dev  the same plus what checks and tests need
 # Needs: Python 3.11 or newer with venv and pip, and a way to PyPI. Everything else is downloaded into .venv.
 set -eu
 cd "$(dirname "$0")/.."
@@ -62,12 +62,11 @@ install_uv() {
 # by the hashes in uv.lock.
 install_locked() {
     case $WANT in
-        base) groups="--no-default-groups --extra server" exact=--inexact ;; # leaves the tools of `dev` where they are
-        dev)
-            groups="--group dev --extra all" exact=
-            command -v java >/dev/null 2>&1 || [ -n "${JAVA_HOME:-}" ] || groups="$groups --extra jre" ;; # for Spark
+        base) groups="--no-default-groups --extra server --extra spark" exact=--inexact ;; # leaves what `dev` added
+        dev) groups="--group dev --extra all" exact= ;;
         *) stop "unknown set '$WANT': base or dev" ;;
     esac
+    command -v java >/dev/null 2>&1 || [ -n "${JAVA_HOME:-}" ] || groups="$groups --extra jre" # for Spark
     say "installing what uv.lock names ($WANT)"
     # shellcheck disable=SC2086  # groups is words
     .venv/bin/uv sync --quiet --frozen --no-install-project $exact --python "$VENV_PYTHON" $groups && return

@@ -9,7 +9,11 @@ each at its own pace. The parts, in the order an event meets them:
     server      the process that accepts frames from many producers; who may do what; the admin HTTP
     store       accepts frames, logs them, seals them into Arrow segments; subscribers, retention, recovery, repair
     tier        published segments in an object store; durable acknowledgements; a wiped store back from there
+    delivery    events to consumers over the network: subscriptions, groups, redelivery, dead letters
+    sync        committed events for offline-first clients: validation, order, catch-up, broadcasts
     spark       channels as tables and streams of Spark; each batch is read once, whatever is killed
+    dataflow    a graph of receivers, persistence and exporters from one file: OTLP in, OTLP and Parquet out
+    console     one web page that shows a running server, live
     cli         the command `holdfast`: serving, sending, looking into a store, verifying and repairing it, a demo
     model       the words every part shares, as types: names, positions, frames, schemas
     disk        the seam to the disk: what each call promises, checksums, records, one append log

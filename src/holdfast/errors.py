@@ -38,8 +38,8 @@
     ├── CannotListen           an address is taken, or is none of this machine; not started
     ├── TierRefused            the object store refuses us, has no such bucket, or cannot do what a tier needs
     ├── TierMismatch           the tier and the data directory are not of one store, or not of one time
-    ├── FencedOut              another process has taken over the tier; this one writes nothing more to it
     ├── OnlyInTier             a segment has no file here any more, and this program was given no tier to read it from
+    ├── FencedOut              another process has taken over the tier; this one writes nothing more to it
     ├── StoreFailed            an I/O error ended this store; reopen it to go on
     ├── SenderHalted           a sender sends nothing more: a refusal, or a frame that ends connections
     ├── FrameRefused           a server refused this frame for good; the sender set it aside and went on

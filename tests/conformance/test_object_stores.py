@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from holdfast.config.tier import TierConfig
@@ -19,6 +21,7 @@ from holdfast.tier.folder import FolderObjects
 from holdfast.tier.journal import probe
 from holdfast.tier.objects import Objects
 from tests.conformance import s3servers
+from tests.unit.tier.rig import Rig, values_of
 
 pytest.importorskip("obstore")
 from holdfast.tier.cloud import CloudObjects
@@ -83,6 +86,14 @@ def test_an_object_comes_back_in_parts(objects: Objects) -> None:
     assert len(parts) > 1
 
 
+def test_a_range_of_an_object_is_just_that(objects: Objects) -> None:
+    data = random.Random(3).randbytes(300_000)
+    objects.create("a/b", data)
+    assert objects.range("a/b", 0, 10) == data[:10]
+    assert objects.range("a/b", 123_456, 234_567) == data[123_456:234_567]
+    assert objects.range("a/b", 299_990, 300_000) == data[-10:]
+
+
 def test_a_taken_name_is_never_overwritten(objects: Objects) -> None:
     assert objects.create("a/b", b"first")
     assert not objects.create("a/b", b"second")
@@ -90,10 +101,10 @@ def test_a_taken_name_is_never_overwritten(objects: Objects) -> None:
 
 
 def test_names_come_in_order_and_only_from_their_folder(objects: Objects) -> None:
-    for key in ("m/3", "m/1", "m/2", "other/1", "m-not/1"):
+    for key in ("m/3", "m/1", "m/2/deep/er", "other/1", "m-not/1"):
         objects.create(key, b"x")
-    assert list(objects.names("m")) == ["m/1", "m/2", "m/3"]
-    assert list(objects.names("m", after="m/1")) == ["m/2", "m/3"]
+    assert list(objects.names("m")) == ["m/1", "m/2/deep/er", "m/3"]
+    assert list(objects.names("m", after="m/1")) == ["m/2/deep/er", "m/3"]
     assert list(objects.names("nothing")) == []
 
 
@@ -115,7 +126,12 @@ def test_a_removed_object_is_gone_and_may_be_removed_again(objects: Objects) -> 
 
 
 def test_a_name_that_is_not_there_is_damage_and_not_an_outage(objects: Objects) -> None:
-    for action in (objects.read, objects.size_bytes, lambda key: list(objects.parts(key))):
+    for action in (
+        objects.read,
+        objects.size_bytes,
+        lambda key: list(objects.parts(key)),
+        lambda key: objects.range(key, 0, 5),
+    ):
         with pytest.raises(DamagedObject, match="is not there"):
             action("nobody/home")
 
@@ -151,3 +167,20 @@ def test_no_text_of_ours_shows_a_credential(moto: s3servers.S3Server) -> None:
     with pytest.raises(TierRefused) as caught:
         objects.create("a/b", b"x")
     assert s3servers.SECRET not in f"{caught.value} {objects.url} {TierConfig(url='s3://x')}"
+
+
+def test_remote_segments_are_read_in_parts_and_whole_from_every_store(objects: Objects, tmp_path: Path) -> None:
+    fencing = "none" if isinstance(objects, CloudObjects) and not objects.is_conditional else "conditional"
+    rig = Rig(tmp_path / "data", objects, store={"retention": {"local": "1KiB"}}, fencing=fencing)
+    for first in range(0, 300_000, 100_000):
+        rig.store.commit("a", pa.record_batch({"value": np.arange(first, first + 100_000)}))
+    rig.upload()
+    rig.tick()
+    assert rig.remote("a") == [1]
+    (batch,) = rig.store.read("a", start=150_001, end=150_003)
+    assert batch.column("value").to_pylist() == [150_000, 150_001, 150_002]
+    copies = rig.store.port.copies()
+    assert (copies.parts, copies.fetches) == (1, 0)
+    assert values_of(rig.store, "a") == list(range(300_000))
+    assert rig.store.port.copies().fetches == 1
+    rig.close()

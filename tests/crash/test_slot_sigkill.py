@@ -6,11 +6,10 @@ slot, under its number and id, unless it was acknowledged; and no pair of id and
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,8 +20,9 @@ from holdfast.disk.local import LocalFilesystem
 from holdfast.sender.ring import Ring
 from holdfast.sender.slot import Slot
 from tests.crash.slot_process import OPTIONS
+from tests.e2e.nursery import Nursery
 
-ROOT = Path(__file__).parents[2]
+DURABILITIES = ("memory", "periodic", "flush", "append")
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL as on Linux")]
 
 
@@ -64,25 +64,22 @@ class History:
         ring.close()
 
 
-def run_until(history: History, durability: str, run: int, lines: int) -> None:
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as started:
+        yield started
+
+
+def run_until(nursery: Nursery, history: History, durability: str, run: int, lines: int) -> None:
     """Run the producer until it reported so often, then kill it."""
-    command = [sys.executable, "-m", "tests.crash.slot_process", str(history.directory), durability, str(run)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment) as process:
-        assert process.stdout is not None
-        seen = 0
-        try:
-            for line in process.stdout:
-                history.note(line.decode().rstrip("\n"))
-                seen += 1
-                if seen == lines:
-                    break
-        finally:
-            process.kill()
-        for line in process.stdout:
-            if line.endswith(b"\n"):
-                history.note(line.decode().rstrip("\n"))
-    assert process.returncode == -signal.SIGKILL
+    child = nursery.start("tests.crash.slot_process:main", str(history.directory), durability, str(run))
+    with child.output:
+        for _ in range(lines):
+            history.note(child.output.readline().rstrip("\n"))
+        assert child.kill() == -signal.SIGKILL
+        for line in child.output:
+            if line.endswith("\n"):
+                history.note(line.rstrip("\n"))
 
 
 @pytest.mark.guarantee("G2")
@@ -90,18 +87,18 @@ def run_until(history: History, durability: str, run: int, lines: int) -> None:
 @pytest.mark.parametrize(
     ("durability", "kills"),
     [
-        ("memory", 6),
-        ("flush", 2),
-        ("append", 2),
-        pytest.param("memory", 100, marks=[pytest.mark.long, pytest.mark.timeout(1200)]),
+        ("memory", 12),
+        ("flush", 4),
+        ("append", 4),
+        *[pytest.param(mode, 300, marks=[pytest.mark.long, pytest.mark.timeout(1200)]) for mode in DURABILITIES],
     ],
 )
 def test_kill_at_a_random_moment_loses_no_frame_that_was_handed_over(
-    tmp_path: Path, durability: str, kills: int
+    nursery: Nursery, tmp_path: Path, durability: str, kills: int
 ) -> None:
     """Process death. The moment is after a random number of reports, while all threads are busy."""
     history, chance = History(tmp_path / "app"), random.Random(kills)
     for run in range(kills):
-        run_until(history, durability, run, chance.randint(1, 600 if durability == "memory" else 60))
+        run_until(nursery, history, durability, run, chance.randint(1, 600 if durability == "memory" else 60))
         history.check()
     assert history.recovered > 0

@@ -24,4 +24,4 @@ def test_every_block_of_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: 
         assert server.rows("trades", "price") == [12.5, 12.6, 7.0, 12.7, 12.8]
         assert server.rows("measures", "sensor") == ["a", "b", "c", "d"]
         assert server.rows("orders", "id") == [1]
-    assert list((tmp_path / "slots" / "app-1" / "rejected").iterdir())
+    assert len(list((tmp_path / "slots" / "app-1" / "rejected").iterdir())) == 2

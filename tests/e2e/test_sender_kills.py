@@ -1,161 +1,187 @@
 """Producers and servers are killed with SIGKILL; every event whose `flush()` returned is stored once, in order.
 
-SIGKILL proves process death, not power loss.
+SIGKILL proves process death, not power loss. The processes come out of a nursery (`tests/e2e/nursery.py`), so that the
+loops can be long.
 """
 
 from __future__ import annotations
 
+import os
 import random
-import subprocess
 import sys
-import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
 from holdfast import Sender, Store
+from holdfast.clock import SystemClock
+from holdfast.disk.local import LocalFilesystem
+from holdfast.errors import Locked
+from holdfast.sender.slot import Slot
+from tests.e2e.nursed import NursedServer, Producer, check, drain
+from tests.e2e.nursery import Nursery
 from tests.e2e.served import PATIENCE_S, ServedProcess, free_port
+from tests.unit.sender.proxy import Proxy
 
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="fork and SIGKILL as on Linux")]
 FAST = "reconnect_initial_backoff_millis=5;reconnect_max_backoff_millis=50;initial_connect_retry=async;"
+QUICK, LONG = "quick", pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3600)])
 
 
-class Producer:
-    """A producer process and the last event it published."""
-
-    def __init__(self, conf: str, channel: str, run: int) -> None:
-        self.run = run
-        self.published = -1
-        self._enough = threading.Condition()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.producer_process", conf, channel, str(run)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._thread = threading.Thread(target=self._listen)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.endswith("\n"):
-                with self._enough:
-                    self.published = int(line)
-                    self._enough.notify_all()
-
-    def until(self, number: int) -> None:
-        with self._enough:
-            assert self._enough.wait_for(lambda: self.published >= number, PATIENCE_S), "the producer is stuck"
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(PATIENCE_S)
-        self._thread.join(PATIENCE_S)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        if self._process.poll() is None:
-            self.kill()
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as started:
+        yield started
 
 
-def check(data: Path, channel: str, producers: list[Producer]) -> None:
-    """Every run is stored from 0 on, without a gap or a repeat, in order, and as far as it was published."""
-    stored: dict[int, list[int]] = {}
-    with Store.open(data) as store:
-        for batch in store.read(channel, columns=["run", "n"]):
-            for run, n in zip(batch.column("run").to_pylist(), batch.column("n").to_pylist(), strict=True):
-                stored.setdefault(run, []).append(n)
-    for producer in producers:
-        found = stored.get(producer.run, [])
-        assert found == list(range(len(found))), f"run {producer.run}: lost, doubled or out of order"
-        assert len(found) > producer.published, f"run {producer.run}: published {producer.published}, lost"
+def conf_of(port: int, directory: Path, **keys: str) -> str:
+    keys = {"sender_id": "app", **keys}
+    return f"ws::addr=127.0.0.1:{port};sf_dir={directory / 'sf'};{FAST}" + "".join(f"{k}={v};" for k, v in keys.items())
 
 
-def drain(conf: str) -> None:
-    """A sender that sends what is in the slot, and ends."""
-    with Sender.from_conf(conf) as sender:
-        assert sender.drain(PATIENCE_S)
+@pytest.mark.guarantee("G2")
+@pytest.mark.parametrize("profile", [QUICK, LONG])
+def test_producer_killed_again_and_again_loses_and_doubles_nothing(
+    nursery: Nursery, tmp_path: Path, profile: str
+) -> None:
+    """One producer after the other on the same slot, each killed at a random moment, some before their first event."""
+    kills = {"quick": 80, "long": 2000}[profile]
+    chance = random.Random(kills)
+    producers = []
+    with NursedServer(nursery, tmp_path / "data") as server:
+        conf = ""
+        for run in range(kills):
+            codec = chance.choice(["arrow", "arrow", "qwp"])
+            durability = chance.choice(["memory", "memory", "flush"])
+            keys = {"codec": codec, "sf_durability": durability, "sf_max_segment_bytes": "64k"}
+            conf = conf_of(server.port, tmp_path, **keys)
+            with Producer(nursery, conf, "killed", run) as producer:
+                producers.append(producer)
+                producer.until(chance.choice([-1, 0, chance.randrange(40), chance.randrange(200)]))
+                producer.kill()
+        drain(conf)
+        server.terminate()
+    assert check(tmp_path / "data", "killed", producers) > kills
 
 
-@pytest.mark.guarantee("G3")
 @pytest.mark.guarantee("G1")
-def test_server_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("profile", [QUICK, LONG])
+def test_server_killed_again_and_again_loses_and_doubles_nothing(
+    nursery: Nursery, tmp_path: Path, profile: str
+) -> None:
     chance = random.Random(5)
-    with ServedProcess(tmp_path / "data", port=free_port()) as served:
-        conf = f"ws::addr=127.0.0.1:{served.port};sf_dir={tmp_path / 'sf'};{FAST}"
-        with Producer(conf, "kills", 0) as producer:
-            for _ in range(3):
-                producer.until(producer.published + chance.randrange(20, 400))
-                served.kill()
-                producer.until(producer.published + chance.randrange(20, 200))  # it goes on while nobody listens
-                served.start()
-            producer.until(producer.published + 50)
+    with NursedServer(nursery, tmp_path / "data") as server:
+        conf = conf_of(server.port, tmp_path)
+        with Producer(nursery, conf, "kills", 0) as producer:
+            for _ in range({"quick": 6, "long": 200}[profile]):
+                producer.more(chance.randrange(1, 300))
+                server.kill()
+                producer.more(chance.randrange(1, 100))  # it goes on while nobody listens
+                server.start()
+            producer.more(50)
             producer.kill()
         drain(conf)
-        assert served.terminate() == 0
-    check(tmp_path / "data", "kills", [producer])
-
-
-def kill_producers(directory: Path, runs: int) -> None:
-    """One producer after the other on the same slot, each killed at a random moment."""
-    chance = random.Random(runs)
-    producers = []
-    with ServedProcess(directory / "data") as served:
-        conf = f"ws::addr=127.0.0.1:{served.port};sf_dir={directory / 'sf'};sender_id=app;{FAST}"
-        for run in range(runs):
-            with Producer(conf, "killed", run) as producer:
-                producers.append(producer)
-                producer.until(chance.randrange(1, 500))
-                producer.kill()
-        drain(conf)
-        assert served.terminate() == 0
-    check(directory / "data", "killed", producers)
-
-
-@pytest.mark.guarantee("G2")
-def test_producer_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    kill_producers(tmp_path, 4)
-
-
-@pytest.mark.guarantee("G2")
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_producer_killed_hundreds_of_times_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    kill_producers(tmp_path, 300)
+        server.terminate()
+    assert check(tmp_path / "data", "kills", [producer]) > producer.published
 
 
 @pytest.mark.guarantee("G2")
 @pytest.mark.guarantee("G3")
-def test_both_sides_killed_in_turns_lose_and_double_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", ["arrow", "qwp"])
+@pytest.mark.parametrize("profile", [QUICK, LONG])
+def test_both_sides_killed_at_once_lose_and_double_nothing(
+    nursery: Nursery, tmp_path: Path, codec: str, profile: str
+) -> None:
     chance = random.Random(7)
     producers = []
-    with ServedProcess(tmp_path / "data", port=free_port()) as served:
-        conf = f"ws::addr=127.0.0.1:{served.port};sf_dir={tmp_path / 'sf'};codec=qwp;{FAST}"
-        for run in range(2):
-            with Producer(conf, "both", run) as producer:
+    with NursedServer(nursery, tmp_path / "data") as server:
+        conf = conf_of(server.port, tmp_path, codec=codec)
+        for run in range({"quick": 4, "long": 100}[profile]):
+            with Producer(nursery, conf, "both", run) as producer:
                 producers.append(producer)
                 producer.until(chance.randrange(1, 300))
-                served.kill()
-                producer.until(producer.published + chance.randrange(1, 100))
-                producer.kill()
-            served.start()
+                first, second = chance.sample([server.kill, producer.kill], 2)
+                first()
+                second()
+            server.start()
         drain(conf)
-        assert served.terminate() == 0
+        server.terminate()
     check(tmp_path / "data", "both", producers)
 
 
-def test_slots_of_dead_producers_are_drained_as_orphans(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G2")
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("profile", [QUICK, LONG])
+def test_partitions_half_open_sockets_and_kills_together_lose_and_double_nothing(
+    nursery: Nursery, tmp_path: Path, profile: str
+) -> None:
+    """Between producer and server the network cuts connections, or swallows everything and says nothing to either."""
+    chance = random.Random(11)
+    producers = []
+    with NursedServer(nursery, tmp_path / "data") as server, Proxy(server.port) as proxy:
+        conf = conf_of(proxy.port, tmp_path)
+        for run in range({"quick": 8, "long": 150}[profile]):
+            with Producer(nursery, conf, "parted", run, kind="impatient") as producer:
+                producers.append(producer)
+                for _ in range(chance.randrange(1, 4)):
+                    producer.more(chance.randrange(1, 100))
+                    chance.choice([proxy.cut, proxy.silence, proxy.silence])()
+                producer.more(chance.randrange(1, 100))
+                producer.kill()
+            if chance.random() < 0.3:
+                server.kill()
+                server.start()
+        drain(conf)
+        server.terminate()
+        assert proxy.connections > len(producers)
+    check(tmp_path / "data", "parted", producers)
+
+
+@pytest.mark.guarantee("G2")
+@pytest.mark.parametrize(("races", "rivals"), [(200, 2), (20, 3)])
+def test_every_race_for_one_slot_has_one_winner_who_is_named(
+    nursery: Nursery, tmp_path: Path, races: int, rivals: int
+) -> None:
+    slot = tmp_path / "sf" / "app"
+    with NursedServer(nursery, tmp_path / "data") as server, ExitStack() as stack:
+        children, orders = [], []
+        for rival in range(rivals):
+            os.mkfifo(pipe := tmp_path / f"orders-{rival}")
+            children.append(
+                nursery.start("tests.e2e.rival_process:main", str(pipe), conf_of(server.port, tmp_path), "races")
+            )
+            orders.append(stack.enter_context(pipe.open("w", encoding="utf-8", buffering=1)))
+        pids = [child.pid for child in children]
+        for race in range(races):
+            for pipe_end in orders:
+                pipe_end.write(f"race {race}\n")
+            said = [child.output.readline().split() for child in children]
+            assert [words[0] for words in said].count("won") == 1, said
+            assert all(words[1] in {str(pid) for pid in pids} for words in said if words[0] == "lost") or race == 0
+            winner = pids[[words[0] for words in said].index("won")]
+            with pytest.raises(Locked) as caught:
+                Slot.open(slot, filesystem=LocalFilesystem(), clock=SystemClock())
+            assert caught.value.holder_pid == winner
+            for pipe_end in orders:
+                pipe_end.write("end\n")
+            assert sorted(child.output.readline() for child in children)[0] == "closed\n"
+        stack.close()
+        assert [child.wait() for child in children] == [0] * rivals
+        for child in children:
+            child.output.close()
+        server.terminate()
+    with Store.open(tmp_path / "data") as store:
+        assert [n for batch in store.read("races") for n in batch.column("n").to_pylist()] == list(range(races))
+
+
+def test_slots_of_dead_producers_are_drained_as_orphans(nursery: Nursery, tmp_path: Path) -> None:
     producers = []
     port = free_port()
     for run in range(3):  # nobody listens, so everything stays in the slots
-        conf = f"ws::addr=127.0.0.1:{port};sf_dir={tmp_path / 'sf'};sender_id=dead-{run};{FAST}"
-        with Producer(conf, "orphans", run) as producer:
+        with Producer(nursery, conf_of(port, tmp_path, sender_id=f"dead-{run}"), "orphans", run) as producer:
             producers.append(producer)
             producer.until(30)
             producer.kill()
@@ -163,8 +189,6 @@ def test_slots_of_dead_producers_are_drained_as_orphans(tmp_path: Path) -> None:
     with ServedProcess(tmp_path / "data", port=port) as served:
         conf = f"ws::addr=127.0.0.1:{port};sf_dir={tmp_path / 'sf'};sender_id=alive;drain_orphans=on;"
         with Sender.from_conf(conf) as sender:
-            sender.send("orphans", {"run": 9, "n": 0, "pad": ""})
-            assert sender.drain(PATIENCE_S)
             assert sender._orphans is not None
             for thread in sender._orphans._threads:
                 thread.join(PATIENCE_S)
@@ -173,21 +197,20 @@ def test_slots_of_dead_producers_are_drained_as_orphans(tmp_path: Path) -> None:
             assert statistics.total_background_drainers_failed == 0
             assert statistics.active_background_drainers == 0
         assert served.terminate() == 0
-    check(tmp_path / "data", "orphans", producers[:2])
+    check(tmp_path / "data", "orphans", producers[:2], in_turns=False)
     for run, left in ((0, False), (1, False), (2, True)):
         assert bool(list((tmp_path / "sf" / f"dead-{run}").glob("*.sfa"))) is left
 
 
-def test_second_server_takes_over_when_the_first_is_killed(tmp_path: Path) -> None:
+def test_second_server_takes_over_when_the_first_is_killed(nursery: Nursery, tmp_path: Path) -> None:
     with ServedProcess(tmp_path / "one") as first, ServedProcess(tmp_path / "two") as second:
         conf = f"ws::addr=127.0.0.1:{first.port},127.0.0.1:{second.port};sf_dir={tmp_path / 'sf'};{FAST}"
-        with Producer(conf, "over", 0) as producer:
+        with Producer(nursery, conf, "over", 0) as producer:
             producer.until(200)
             first.kill()
-            producer.until(producer.published + 200)
+            producer.more(200)
             producer.kill()
-        with Sender.from_conf(conf) as sender:
-            assert sender.drain(PATIENCE_S)
+        drain(conf)
         second.kill()
     one, two = (sorted(int(str(n)) for n in served.rows("over", "n")) for served in (first, second))
     assert len(set(one)) == len(one)

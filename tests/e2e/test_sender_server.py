@@ -159,7 +159,7 @@ def test_server_that_restarts_gets_everything_once(tmp_path: Path) -> None:
     for _ in range(3):
         with RunningServer(tmp_path / "data", settings) as server:
             before = sender.acked_fsn
-            assert sender.await_acked(before + 100, PATIENCE_S)
+            assert sender.await_acked(min(before + 100, 2999), PATIENCE_S)  # a fast server may have them all
             server.stop()
     with RunningServer(tmp_path / "data", settings) as server:
         thread.join(PATIENCE_S)

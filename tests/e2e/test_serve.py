@@ -151,6 +151,28 @@ def test_hangup_reads_limits_again_and_keeps_them_when_wrong(tmp_path: Path) -> 
         assert served.terminate() == 0
 
 
+def test_hangup_says_which_changed_settings_need_a_restart(tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.yaml"
+    (tmp_path / "tier").mkdir()
+    config.write_text(f"tier: {{url: 'file://{tmp_path}/tier'}}\n")
+    with ServedProcess(tmp_path / "data", "-c", str(config)) as served:
+        served.signal(signal.SIGHUP)
+        wait_for_line(served, "needs_restart=nothing")
+        config.write_text(
+            f"tier: {{url: 'file://{tmp_path}/other'}}\n"
+            "segment: {target_size: 1MiB}\n"
+            "channels: {trades: {max_age: 1h}}\n"
+            "ingest: {max_connections: 7}\n"
+        )
+        served.signal(signal.SIGHUP)
+        wait_for_line(served, "segment.target_size")
+        (line,) = [line for line in served.errors.read_text().splitlines() if "segment.target_size" in line]
+        assert "tier.url" in line
+        assert "channels" in line
+        assert "max_connections" not in line
+        assert served.terminate() == 0
+
+
 def wait_for_line(served: ServedProcess, text: str) -> None:
     """Until the log says so."""
     waiting = threading.Event()

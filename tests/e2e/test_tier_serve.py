@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -167,3 +168,61 @@ def test_verify_remote_names_an_object_that_is_damaged(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1
     assert segment.name in done.stdout
+
+
+def get(url: str, **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        return answer.status, answer.read()
+
+
+def data_of(url: str) -> Any:
+    return json.loads(get(url)[1])["data"]
+
+
+def cli(*words: str) -> tuple[int, Any]:
+    command = [sys.executable, "-m", "holdfast.cli.main", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return done.returncode, json.loads(done.stdout)["result"]
+
+
+@pytest.mark.guarantee("G5")
+def test_segments_without_a_local_copy_are_served_like_all_others(tmp_path: Path) -> None:
+    server = serve(tmp_path, folder(tmp_path))
+    settings = tmp_path / "data.yaml"
+    settings.write_text(settings.read_text() + "retention:\n  local: 1KiB\n  tick: 50ms\n")
+    with server.start():
+        conf = f"ws::addr=127.0.0.1:{server.port};sf_dir={tmp_path}/slots;request_durable_ack=on;"
+        with Sender.from_conf(conf) as sender:
+            for value in range(3):
+                assert sender.await_acked(send(sender, value), timeout=PATIENCE_S)
+        pause = threading.Event()
+        tries = range(int(PATIENCE_S / 0.1))
+        assert any(data_of(f"{server.admin}/api/v1/tier")["remote_segments"] == 3 or pause.wait(0.1) for _ in tries)
+        segments = data_of(f"{server.admin}/api/v1/channels/trades/segments")
+        assert [segment["remote"] for segment in segments] == [True] * 3
+        assert not list((tmp_path / "data/channels/trades").glob("*.arrow"))
+        (stored,) = (tmp_path / "bucket/holdfast/segments/trades").glob(f"{segments[0]['segment']:016d}-*.arrow")
+        assert get(f"{server.admin}{segments[0]['data']}") == (200, stored.read_bytes())
+        assert get(f"{server.admin}{segments[0]['data']}", Range="bytes=100-199") == (206, stored.read_bytes()[100:200])
+        assert b"holdfast_tier_remote_segments 3.0" in get(f"{server.admin}/metrics")[1]
+        assert data_of(f"{server.admin}/api/v1/tier")["cache"]["fetches"] == 1
+        assert server.terminate() == 0
+    code, listed = cli("segments", "ls", "--data", str(tmp_path / "data"))
+    assert (code, [item["remote"] for item in listed["segments"]]) == (0, [True] * 3)
+    code, report = cli("verify", str(tmp_path / "data"))
+    assert (code, report["remote_segments"]) == (0, 3)
+    code, report = cli("verify", str(tmp_path / "data"), "--remote", f"file://{tmp_path}/bucket")
+    assert (code, report["segments"]) == (0, 3)
+
+
+def test_changed_tier_settings_are_said_to_need_a_restart(tmp_path: Path) -> None:
+    server = serve(tmp_path, folder(tmp_path))
+    settings = tmp_path / "data.yaml"
+    with server.start():
+        settings.write_text(settings.read_text() + "  cache_size: 2GiB\nretention:\n  local: 1GiB\n")
+        server.signal(signal.SIGHUP)
+        pause, tries = threading.Event(), range(int(PATIENCE_S / 0.1))
+        assert any("server.reload" in server.errors.read_text() or pause.wait(0.1) for _ in tries)
+        assert "retention.local, tier.cache_size" in server.errors.read_text()
+        assert server.terminate() == 0

@@ -10,13 +10,18 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from holdfast import Store
+from holdfast.clock import SystemClock
+from holdfast.config.tier import TierConfig
+from holdfast.disk.local import LocalFilesystem
 from holdfast.sender.sender import Sender
+from holdfast.tier import Tier
 from tests.e2e.served import ServedProcess, free_port
 
 CHANNELS = ("a", "b")
@@ -65,21 +70,23 @@ def start(server: ServedProcess) -> None:
         raise
 
 
-def restored_values(directory: Path) -> dict[str, Counter[int]]:
+def restored_values(directory: Path, bucket: Path) -> dict[str, Counter[int]]:
     """What a server with nothing but the object store would have."""
-    with Store.open(directory) as store:
+    config = TierConfig(url=f"file://{bucket}")
+    tier = Tier.connect(config, filesystem=LocalFilesystem(), clock=SystemClock(), chance=random.Random(1))
+    with closing(tier), Store.open(directory, source=tier) as store:
         return {
             channel: Counter(value for batch in store.read(channel) for value in batch.column("value").to_pylist())
             for channel in store.channels()
         }
 
 
-def wipe_rounds(tmp_path: Path, *, rounds: int, seed: int) -> None:
+def wipe_rounds(tmp_path: Path, *, rounds: int, seed: int, retention: str = "") -> None:
     chance = random.Random(seed)
     bucket, data, port = tmp_path / "bucket", tmp_path / "data", free_port()
     bucket.mkdir()
     settings = tmp_path / "holdfast.yaml"
-    settings.write_text(f"tier:\n  url: file://{bucket}\n  max_delay: 50ms\n")
+    settings.write_text(f"tier:\n  url: file://{bucket}\n  max_delay: 50ms\n{retention}")
     server = ServedProcess(data, "-c", str(settings), port=port)
     with server.start():
         producers = [Producer(number, port, tmp_path / "slots") for number in range(SENDERS)]
@@ -100,7 +107,7 @@ def wipe_rounds(tmp_path: Path, *, rounds: int, seed: int) -> None:
     shutil.rmtree(data)
     start(server)
     assert server.terminate() == 0
-    found = restored_values(data)
+    found = restored_values(data, bucket)
     for channel in CHANNELS:
         for producer in producers:
             durable = set(producer.durable)
@@ -113,6 +120,12 @@ def wipe_rounds(tmp_path: Path, *, rounds: int, seed: int) -> None:
 @pytest.mark.guarantee("G5")
 def test_ten_wipes_lose_and_double_nothing_that_is_durable(tmp_path: Path) -> None:
     wipe_rounds(tmp_path, rounds=10, seed=6)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.guarantee("G5")
+def test_wipes_of_a_server_that_keeps_almost_nothing_lose_and_double_nothing(tmp_path: Path) -> None:
+    wipe_rounds(tmp_path, rounds=4, seed=8, retention="retention:\n  local: 8KiB\n  tick: 20ms\n")
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ ADDR = {"addr": "http://127.0.0.1:9001", "channel": "t"}
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"channel": "t"}, "path (an embedded store) or addr"),
+        ({"channel": "t"}, "path (an embedded store), addr"),
         ({"path": "d"}, "give 1 to 1000 names"),
         ({**PATH, "chanel": "t"}, "chanel: is no option of holdfast; there are path, addr, channel"),
         ({**PATH, "subscriber": "s"}, "needs addr"),

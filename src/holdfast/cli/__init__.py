@@ -10,6 +10,7 @@ what to do next.
 | groups.py | the commands of channels, subscribers, segments and token, and their options |
 | producing.py | the commands `send`, `tail` and `slots`, and their options |
 | send.py | `holdfast send`: a file or lines to a channel |
+| top.py | `holdfast top`: a running server in the terminal, live |
 | doctor/ | `holdfast doctor`: is this machine fit to run a server |
 | tail.py | `holdfast tail`: events of a channel as they come |
 | slots.py | `holdfast slots`: what senders' slots hold; sending it |
@@ -26,6 +27,8 @@ what to do next.
 | subscribers.py | `holdfast subscribers`: how far each is, what it is owed and lost; remove one |
 | segments.py | `holdfast segments`: which there are, and who still needs them |
 | token.py | `holdfast token`: make, list and revoke tokens; hash a password |
+| jobsgroup.py | the commands `compact`, `export`, `replay` and `stats`, and their options |
+| jobs.py | what those do, and their progress |
 | pipelinegroup.py | the commands of `pipeline`, and their options |
 | pipeline.py | `holdfast pipeline`: run, validate, draw; how outputs are doing |
 | nodegraph.py | `holdfast pipeline` for node graphs: run, validate, draw |

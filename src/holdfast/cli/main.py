@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.cli import groups, pipelinegroup, producing
+from holdfast.cli import groups, jobsgroup, pipelinegroup, producing
 from holdfast.cli.answer import answering
 from holdfast.cli.extras import import_needing
 from holdfast.errors import BadRequest
@@ -45,25 +45,26 @@ def main(
 @app.command()
 def demo(
     *,
-    seconds: Annotated[float, typer.Option(min=0.5, max=3600, help="How long the writer writes, in all.")] = 12.0,
-    kills: Annotated[int, typer.Option(min=1, max=100, help="How often the writer is killed.")] = 3,
+    seconds: Annotated[float, typer.Option(min=4, max=3600, help="How long the producers send.")] = 20.0,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", help="Where to put the store: new or empty. Default: a temporary directory."),
+        typer.Option("--dir", help="Where to put everything: new or empty. Default: a temporary directory."),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the store, to look into it afterwards.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the files, and leave the server running.")] = False,
     seed: Annotated[int | None, typer.Option(help="Repeat the random moments of an earlier run.")] = None,
     as_json: Json = False,
 ) -> None:
-    """See it: a writer is killed in the middle, several times, and nothing is lost or stored twice.
+    """See it: producers, a server, Spark and a consumer; a producer and the server are killed, and nothing is lost.
 
-    A process commits events to a store. It is killed with SIGKILL at random moments and started again. It sends again
-    whatever it got no answer for. At the end everything is read back and compared with what was sent and accepted.
-    Exit code 1 if anything is lost, doubled, changed or out of order.
+    Two producers send to a server, one through a slot on disk. A Spark pipeline writes every event to Parquet and
+    computes volumes per window; a consumer listens. A producer and the server are killed with SIGKILL and started
+    again. At the end every event is looked for in the store, in Parquet and at the consumer. Exit code 1 if anything
+    is lost or doubled. Needs the extras `server` and `spark`.
     """
     with answering("demo", as_json=as_json):
-        run = _command("demo.run")
-        raise typer.Exit(run(seconds=seconds, kills=kills, directory=directory, keep=keep, seed=seed, as_json=as_json))
+        import_needing("server", "holdfast.cli.serve")
+        run = import_needing("spark", "holdfast.cli.demo.run").run
+        raise typer.Exit(run(seconds=seconds, directory=directory, keep=keep, seed=seed, as_json=as_json))
 
 
 @app.command()
@@ -176,6 +177,23 @@ def restore(
 
 
 @app.command()
+def top(
+    addr: Annotated[
+        str, typer.Option(metavar="URL", help="The admin address of the server.")
+    ] = "http://127.0.0.1:9001",
+    *,
+    token_file: Annotated[
+        str | None, typer.Option("--token-file", metavar="FILE", help="A token. Default: HOLDFAST_TOKEN.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Watch a running server: rates, channels, who is behind. Ends with Ctrl-C; only looks."""
+    with answering("top", as_json=as_json):
+        raise typer.Exit(_command("top")(addr, token_file=token_file, once=once, as_json=as_json))
+
+
+@app.command()
 def doctor(
     *,
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where the store is or will be.")] = Path("data"),
@@ -201,6 +219,10 @@ app.add_typer(groups.subscribers, name="subscribers")
 app.add_typer(groups.segments, name="segments")
 app.add_typer(groups.tokens, name="token")
 app.add_typer(pipelinegroup.pipeline, name="pipeline")
+app.command()(jobsgroup.compact)
+app.command()(jobsgroup.export)
+app.command()(jobsgroup.replay)
+app.command()(jobsgroup.stats)
 
 
 @app.command()

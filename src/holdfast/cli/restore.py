@@ -22,6 +22,7 @@ from holdfast.config.file import read
 from holdfast.config.tier import TierConfig
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest
+from holdfast.store.inspect.directory import catalog_of, list_store
 from holdfast.tier import Tier
 from holdfast.tier.check import TierReport, check_tier
 from holdfast.tier.manifest import Entry
@@ -41,7 +42,7 @@ def run(
         until=_until(at),
     )
     try:
-        report = tier.restore(data.absolute())
+        report = tier.restore(data.absolute(), as_of_now=at is None)
     finally:
         tier.close()
     if as_json:
@@ -58,10 +59,13 @@ def run(
     return ExitCode.DONE
 
 
-def check(*, url: str | None, prefix: str | None, config: Path | None, as_json: bool) -> ExitCode:
-    """Read everything in a tier; NO if anything is damaged."""
+def check(directory: Path, *, url: str | None, prefix: str | None, config: Path | None, as_json: bool) -> ExitCode:
+    """Read everything in a tier; NO if anything is damaged, or missing that the directory has only there."""
     settings = _settings(url, prefix, config)
-    report = check_tier(open_objects(settings, LocalFilesystem()), workers=settings.concurrency)
+    filesystem = LocalFilesystem()
+    contents = catalog_of(filesystem, list_store(filesystem, directory))
+    needed = [segment for segment in contents.segments if segment.meta.segment_seq in contents.remote]
+    report = check_tier(open_objects(settings, filesystem), workers=settings.concurrency, needed=needed)
     if as_json:
         answer_json("verify", report, ok=report.intact)
     else:

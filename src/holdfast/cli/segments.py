@@ -50,6 +50,8 @@ class SegmentFacts:
     rows: int
     size_bytes: int
     crc32c: str
+    remote: bool
+    """Whether it is only in the tier, and has no file here."""
     first_committed_id: int
     last_committed_id: int
     first_ingested_at_ns: int
@@ -80,6 +82,7 @@ def _facts(folder: Path, segment: PublishedSegment, needs: tuple[Need, ...]) -> 
         rows=meta.rows,
         size_bytes=segment.size_bytes,
         crc32c=f"{segment.crc32c:08x}",
+        remote=segment.remote,
         first_committed_id=meta.first_committed_id,
         last_committed_id=meta.last_committed_id,
         first_ingested_at_ns=meta.first_ingested_at_ns,
@@ -126,7 +129,7 @@ def _show_list(console: Console, found: Sequence[SegmentFacts], limit: int) -> N
                 escape(item.channel),
                 seq_range(item.first_seq, item.last_seq),
                 count(item.rows),
-                size(item.size_bytes),
+                f"{size(item.size_bytes)}{' remote' if item.remote else ''}",
                 period(item.first_ingested_at_ns, item.last_ingested_at_ns),
                 *([event_time] if happened else []),
                 escape(_names(item.needed_by)),
@@ -192,4 +195,5 @@ def _told(facts: SegmentFacts) -> list[str]:
     ]
     if facts.first_event_time_ns is not None and facts.last_event_time_ns is not None:
         told.append(f"happened {moment(facts.first_event_time_ns)} to {moment(facts.last_event_time_ns)}")
-    return [*told, f"{size(facts.size_bytes)}, CRC32C {facts.crc32c}", facts.file]
+    place = "only in the tier; reads through the server fetch it" if facts.remote else facts.file
+    return [*told, f"{size(facts.size_bytes)}, CRC32C {facts.crc32c}", place]

@@ -24,13 +24,18 @@ from pathlib import Path
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.clock import SystemClock
 from holdfast.config.file import ConfigFile, read
-from holdfast.config.server import ServerConfig
+from holdfast.config.table import StoreConfig
+from holdfast.config.tier import TierConfig
+from holdfast.console import attach as attach_console
+from holdfast.delivery import attach_delivery
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import HoldfastError
 from holdfast.server.access import Gatekeeper, ReloadableTls, check_exposure
 from holdfast.server.admin import build, serve_admin
 from holdfast.server.server import Parts, Server
 from holdfast.store.store import Store
+from holdfast.sync import SyncDesk
+from holdfast.sync import attach as attach_sync
 from holdfast.telemetry import event
 from holdfast.tier import Tier
 
@@ -65,7 +70,7 @@ class Options:
             listen=self.listen or found.server.listen,
             admin=self.admin or found.server.admin,
         )
-        return replace(found, server=server)
+        return replace(found, server=server, store=found.sync.keeping(found.store))
 
 
 def run(options: Options, *, as_json: bool) -> ExitCode:
@@ -77,7 +82,7 @@ def run(options: Options, *, as_json: bool) -> ExitCode:
     with ExitStack() as open_parts:
         parts = _open(settings, options, open_parts)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve(settings.server, parts, options, as_json=as_json))
+            runner.run(_serve(settings, parts, options, as_json=as_json))
     return ExitCode.DONE
 
 
@@ -87,7 +92,8 @@ def _open(settings: ConfigFile, options: Options, open_parts: ExitStack) -> Part
     tls = ReloadableTls(config) if config.has_tls else None
     gatekeeper = Gatekeeper(config, clock, filesystem)
     open_parts.callback(gatekeeper.close)
-    for sentence in check_exposure(config, insecure=options.insecure, auth_on=gatekeeper.auth_on):
+    auth_on = gatekeeper.auth_on and not (settings.sync.enabled and settings.sync.auth == "none")
+    for sentence in check_exposure(config, insecure=options.insecure, auth_on=auth_on):
         event("server.exposed", level=logging.WARNING, what=sentence)
     tier = _connect_tier(settings, filesystem, clock)
     store = Store.open(
@@ -110,7 +116,7 @@ def _connect_tier(settings: ConfigFile, filesystem: LocalFilesystem, clock: Syst
     if not settings.tier.url:
         return None
     tier = Tier.connect(settings.tier, filesystem=filesystem, clock=clock, chance=random.Random())
-    tier.restore_if_empty(Path(settings.server.data).absolute())
+    tier.restore_if_empty(Path(settings.server.data).absolute(), keep_bytes=settings.store.retention_local_bytes)
     return tier
 
 
@@ -125,18 +131,26 @@ def _close_tier(store: Store, tier: Tier) -> None:
         tier.close()
 
 
-async def _serve(config: ServerConfig, parts: Parts, options: Options, *, as_json: bool) -> None:
+async def _serve(settings: ConfigFile, parts: Parts, options: Options, *, as_json: bool) -> None:
+    config = settings.server
     server = Server(config, parts)
-    admin = serve_admin(build(server.state), config, tls=parts.tls)
+    delivery = attach_delivery(server)
+    sync = attach_sync(server, settings.sync) if settings.sync.enabled else None
+    app = build(server.state)
+    attach_console(app, server.state)
+    admin = serve_admin(app, config, tls=parts.tls)
     host, port = await server.start()
     s = "s" if config.has_tls else ""
     admin_host, _ = config.admin_address
     urls = {"data": f"ws{s}://{_shown(host)}:{port}", "admin": f"http{s}://{_shown(admin_host)}:{admin.port}"}
-    _on_signals(server, options)
+    _on_signals(server, sync, options)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(admin.serve())
         failure = await server.run(on_ready=lambda: _say_ready(urls, as_json=as_json))
         admin.stop(now=failure is not None)
+    delivery.close()
+    if sync is not None:
+        sync.close()
     if failure is not None:
         raise failure
 
@@ -156,31 +170,42 @@ def _say_ready(urls: dict[str, str], *, as_json: bool) -> None:
 # -- signals ----------------------------------------------------------------------------------------------------------
 
 
-def _on_signals(server: Server, options: Options) -> None:
+def _on_signals(server: Server, sync: SyncDesk | None, options: Options) -> None:
     if sys.platform == "win32":
         loop = asyncio.get_running_loop()
         signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(server.stop))
         return
-    for number, act in _actions(server, options).items():
+    for number, act in _actions(server, sync, options).items():
         asyncio.get_running_loop().add_signal_handler(number, act)
 
 
-def _actions(server: Server, options: Options) -> dict[int, Callable[[], None]]:
+def _actions(server: Server, sync: SyncDesk | None, options: Options) -> dict[int, Callable[[], None]]:
     return {
         signal.SIGTERM: server.stop,
         signal.SIGINT: server.stop,
-        signal.SIGHUP: lambda: _reload(server, options),
+        signal.SIGHUP: lambda: _reload(server, sync, options),
     }
 
 
-def _reload(server: Server, options: Options) -> None:
+def _reload(server: Server, sync: SyncDesk | None, options: Options) -> None:
     """Settings that do not hold change nothing."""
     try:
-        needs_restart = server.reload(options.settings().server)
+        settings = options.settings()
+        needs_restart = server.reload(settings.server)
+        needs_restart += sync.reload(settings.sync) if sync is not None else []
     except (HoldfastError, OSError) as error:
         event("server.reload.refuse", level=logging.ERROR, reason=error)
         return
+    state = server.state
+    needs_restart += _changed(state.store.config, settings.store)
+    needs_restart += ["channels"] if state.store.config.channels != settings.store.channels else []
+    needs_restart += _changed(state.tier.config if state.tier is not None else TierConfig(), settings.tier)
     event("server.reload", needs_restart=", ".join(needs_restart) or "nothing")
+
+
+def _changed(old: StoreConfig | TierConfig, new: StoreConfig | TierConfig) -> list[str]:
+    """Settings of the store and of its tier hold until the process ends."""
+    return [row.key for name, row in new.rows().items() if getattr(old, name) != getattr(new, name)]
 
 
 # -- the process ------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ patterns of channel names to the settings those channels have of their own.
 | table.py | the settings of a store, and the relations between them |
 | server.py | the settings of a server, and the relations between them |
 | tier.py | the settings of a tier, and the relations between them |
+| sync.py | the settings of sync, its access rules, and the relations between them |
 | principals.py | users, access rules and limits per principal |
 | passwords.py | the hashes that are kept of passwords |
 | yamltext.py | YAML as plain values with the line of each key |

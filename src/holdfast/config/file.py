@@ -3,6 +3,7 @@
     data: /var/lib/holdfast                      server: data, server, ingest, tls, auth, access, limits, audit
     server: {listen: "0.0.0.0:9000"}
     tier: {url: "s3://bucket"}                   tier: the object store behind it
+    sync: {validation: tree}                     sync: committed events for offline-first clients
     retention: {size_cap: 100GiB}                store: everything else, as in the settings of a store
     channels: {orders.>: {max_age: 72h}}
 
@@ -23,6 +24,7 @@ from typing import TypeVar
 
 from holdfast.config.reading import CHANNELS
 from holdfast.config.server import SERVER_SECTIONS, SERVER_SETTINGS, USERS, ServerConfig
+from holdfast.config.sync import SYNC_SECTIONS, SYNC_SETTINGS, SyncConfig
 from holdfast.config.table import SETTINGS, StoreConfig
 from holdfast.config.tier import TIER_SECTIONS, TIER_SETTINGS, TierConfig
 from holdfast.config.yamltext import FILE_BYTES_MAX, Document, read_yaml
@@ -30,8 +32,18 @@ from holdfast.errors import BadRequest, InvalidConfig
 
 STORE_SECTIONS = frozenset({row.key.partition(".")[0] for row in SETTINGS} | {CHANNELS})
 
-_PATHS = ("data", "tls.cert", "tls.key", "tls.client_ca", "auth.tokens", "audit.path", "tier.credentials_file")
-_KEYS = frozenset(row.key for row in (*SETTINGS, *SERVER_SETTINGS, *TIER_SETTINGS))
+_PATHS = (
+    "data",
+    "tls.cert",
+    "tls.key",
+    "tls.client_ca",
+    "auth.tokens",
+    "audit.path",
+    "tier.credentials_file",
+    "sync.jwt_key_file",
+    "sync.schemas",
+)
+_KEYS = frozenset(row.key for row in (*SETTINGS, *SERVER_SETTINGS, *TIER_SETTINGS, *SYNC_SETTINGS))
 _KEY_LIKE = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
 
 _T = TypeVar("_T")
@@ -44,11 +56,15 @@ class ConfigFile:
     server: ServerConfig = field(default_factory=ServerConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     tier: TierConfig = field(default_factory=TierConfig)
+    sync: SyncConfig = field(default_factory=SyncConfig)
     path: Path | None = None
 
     def __post_init__(self) -> None:
         if self.server.ingest_batch_bytes_max > self.store.frame_bytes_max:
             raise InvalidConfig(key="ingest.max_batch_size", reason="must be at most frame.max_size")
+        for name in ("retention_local_bytes", "retention_remote_age_ns", "retention_remote_bytes"):
+            if getattr(self.store, name) and not self.tier.url:
+                raise InvalidConfig(key=StoreConfig.rows()[name].key, reason="is of use only with a tier: set tier.url")
 
 
 def read(path: Path, *, environ: Mapping[str, str] | None = None) -> ConfigFile:
@@ -69,23 +85,26 @@ def _read(document: Document) -> ConfigFile:
     server: dict[str, object] = {}
     store: dict[str, object] = {}
     tier: dict[str, object] = {}
+    sync: dict[str, object] = {}
+    parts = {**dict.fromkeys(STORE_SECTIONS, store), **dict.fromkeys(SERVER_SECTIONS, server)}
+    parts |= {**dict.fromkeys(TIER_SECTIONS, tier), **dict.fromkeys(SYNC_SECTIONS, sync)}
     for key, value in document.values.items():
         section = key.partition(".")[0]
-        if section not in SERVER_SECTIONS | STORE_SECTIONS | TIER_SECTIONS:
+        if section not in parts:
             raise InvalidConfig(key=key, reason=f"unknown setting{_suggestion(key)}")
-        part = tier if section in TIER_SECTIONS else server if section in SERVER_SECTIONS else store
-        part[key] = value
+        parts[section][key] = value
     folder = document.file.absolute().parent
     return ConfigFile(
         ServerConfig.from_mapping(_with_paths(server, folder)),
         StoreConfig.from_mapping(store),
         TierConfig.from_mapping(_with_paths(tier, folder)),
+        SyncConfig.from_mapping(_with_paths(sync, folder)),
         document.file,
     )
 
 
 def _suggestion(key: str) -> str:
-    known = [*SERVER_SECTIONS, *STORE_SECTIONS, *TIER_SECTIONS, *_KEYS]
+    known = [*SERVER_SECTIONS, *STORE_SECTIONS, *TIER_SECTIONS, *SYNC_SECTIONS, *_KEYS]
     close = difflib.get_close_matches(key, known, n=1) or [
         full
         for full in _KEYS

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from holdfast.config.principals import LIMIT_SETTINGS
 from holdfast.config.server import SERVER_SETTINGS
+from holdfast.config.sync import SYNC_SETTINGS
 from holdfast.config.table import SETTINGS
 from holdfast.config.tier import TIER_SETTINGS
 from holdfast.config.values import Setting
@@ -60,6 +61,13 @@ For `holdfast serve` and `holdfast restore`: the object store behind the store (
 there is none.
 """
 
+_SYNC = """\
+## Sync
+
+For `holdfast serve`: committed events for offline-first clients ([sync](sync.md)). `sync.access` is a list of rules,
+described there.
+"""
+
 _PRINCIPALS = """\
 `auth.users` maps names to passwords, `access` is a list of rules; [access](access.md) describes both.
 
@@ -81,7 +89,21 @@ def settings_markdown() -> str:
     store = _table(row for row in SETTINGS if not row.per_channel)
     channel = _table(row for row in SETTINGS if row.per_channel)
     server, limits, tier = _table(SERVER_SETTINGS), _limits_table(), _table(TIER_SETTINGS)
-    parts = (_TOP, f"## Store-wide\n\n{store}", _CHANNELS, channel, _SERVER, server, _PRINCIPALS, limits, _TIER, tier)
+    sync = _table(SYNC_SETTINGS)
+    parts = (
+        _TOP,
+        f"## Store-wide\n\n{store}",
+        _CHANNELS,
+        channel,
+        _SERVER,
+        server,
+        _PRINCIPALS,
+        limits,
+        _TIER,
+        tier,
+        _SYNC,
+        sync,
+    )
     return "\n".join(parts)
 
 

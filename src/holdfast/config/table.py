@@ -267,6 +267,36 @@ class StoreConfig:
         high=HOUR,
         why="how late a deletion may be; one look a second costs nothing",
     )
+    retention_local_bytes: int = setting(
+        "retention.local",
+        Kind.SIZE,
+        0,
+        low=KIB,
+        high=SIZE_MAX,
+        zero="all",
+        why="with a tier: so many bytes of the newest segments stay here, older ones only in the bucket; all, since a "
+        "read from the bucket takes longer and needs the network",
+    )
+    retention_remote_age_ns: int = setting(
+        "retention.remote.max_age",
+        Kind.TIME,
+        0,
+        low=SECOND,
+        high=TIME_MAX,
+        zero="none",
+        why="with a tier: older segments go from the bucket, and so from the store, once no subscriber needs them; "
+        "none, since only their owner knows how long they are of use",
+    )
+    retention_remote_bytes: int = setting(
+        "retention.remote.max_size",
+        Kind.SIZE,
+        0,
+        low=KIB,
+        high=SIZE_MAX,
+        zero="none",
+        why="with a tier: beyond this the oldest segments go from the bucket, and so from the store, once no "
+        "subscriber needs them; none, since a bucket has no end of its own",
+    )
     retention_time_basis: str = setting(
         "retention.time_basis",
         Kind.CHOICE,

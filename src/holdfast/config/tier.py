@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.config.reading import read_pairs, require_mapping
-from holdfast.config.values import DAY, HOUR, KIB, MINUTE, MS, SECOND, TIB, Kind, Setting, setting
+from holdfast.config.values import DAY, GIB, HOUR, KIB, MINUTE, MS, SECOND, TIB, Kind, Setting, setting
 from holdfast.errors import InvalidConfig
 
 SCHEMES = ("s3", "gs", "az", "file")
@@ -35,7 +35,7 @@ class TierConfig:
         "tier.endpoint",
         Kind.TEXT,
         "",
-        why="`http(s)://host:port` of a service that speaks S3; the cloud's own",
+        why="`http(s)://host:port` of a service that speaks S3 or Azure's protocol; the cloud's own",
     )
     region: str = setting("tier.region", Kind.TEXT, "", why="of an S3 bucket; from the environment")
     credentials_file: str = setting(
@@ -61,6 +61,24 @@ class TierConfig:
         high=TIB,
         zero="unlimited",
         why="bytes uploaded in a second; no limit, since what waits is what can be lost with the disk",
+    )
+    cache_bytes: int = setting(
+        "tier.cache_size",
+        Kind.SIZE,
+        GIB,
+        low=KIB,
+        high=TIB,
+        why="disk for copies of segments that are only in the bucket, least recently read first out; 32 segments of "
+        "full size, so that a few slow readers do not fetch each other's away",
+    )
+    sweep_ns: int = setting(
+        "tier.sweep",
+        Kind.TIME,
+        6 * HOUR,
+        low=SECOND,
+        high=30 * DAY,
+        zero="never",
+        why="how often the bucket is listed for objects that no entry names; what two looks in a row find is deleted",
     )
     max_delay_ns: int = setting(
         "tier.max_delay",
@@ -128,6 +146,10 @@ class TierConfig:
             raise InvalidConfig(key="tier.url", reason="holds a credential; put it into tier.credentials_file")
         if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
             raise InvalidConfig(key="tier.url", reason=f"{self.url!r} is not file:/// and an absolute path")
+        if parts.scheme == "az" and len([name for name in parts.path.split("/") if name]) != 1:
+            raise InvalidConfig(key="tier.url", reason=f"{self.url!r} is not az://account/container")
+        if parts.scheme == "gs" and self.endpoint:
+            raise InvalidConfig(key="tier.endpoint", reason="is for s3:// and az://; gs:// has none")
         if not self.prefix or self.prefix.strip("/") != self.prefix or ".." in self.prefix.split("/"):
             raise InvalidConfig(key="tier.prefix", reason="is one name, or several with / between: plant-7/holdfast")
         if self.retry_max_ns < self.retry_first_ns:

@@ -11,7 +11,8 @@ watching costs nothing: pictures are taken while somebody watches, once for all 
 | attach.py | the page's routes on the admin server |
 | picture.py | the running server as one value, and what of it one caller may see |
 | live.py | the stream of pictures |
-| static/ | the page: index.html, console.css, console.js |
+
+The page itself is in `static`: index.html, console.css, console.js.
 """
 
 from holdfast.console.attach import attach

@@ -11,5 +11,6 @@ seam that tests can cut the power of.
 | checksum.py | CRC32C, the one checksum |
 | records.py | one checksummed record: length, checksum, kind, file identity, position |
 | appendlog.py | the one log: rotated, pre-allocated files of records, with scan, recovery and trim |
+| smallfiles.py | small files, read and replaced as a whole |
 | openfiles.py | open read-only files, kept for reuse up to a soft limit |
 """

@@ -160,6 +160,17 @@ def give_back_memory() -> None:
         _libc.malloc_trim(0)
 
 
+def give_back_pages(unused: memoryview) -> None:
+    """Return the whole pages of a piece of memory to the system; what stood there is gone. Elsewhere than on Linux it
+    does nothing."""
+    if sys.platform == "linux" and unused:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(unused))
+        start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (address + len(unused)) // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > start:
+            _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
+
+
 def _reserve(fd: int, size_bytes: int) -> None:
     """Grow to `size_bytes` with blocks behind it, or, where no call does that, without."""
     if hasattr(os, "posix_fallocate"):

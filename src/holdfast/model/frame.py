@@ -59,6 +59,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     channel: str
     batch: pa.RecordBatch
     partitions: tuple[str, ...] = ()
+    message: pa.Buffer | None = None
+    """The Arrow message the batch was read from, if it can be stored as it is: not compressed, without dictionaries,
+    aligned, and no larger in memory than it is."""
 
 
 class PlainFrame(msgspec.Struct, frozen=True, gc=False):

@@ -24,6 +24,8 @@ recognises a replay; and at the cap the producer waits, then gets an error that 
 | errorinbox.py | bounded inboxes in front of handlers |
 | happenings.py | what handlers are told: errors of servers, events of the connection |
 | statistics.py | a sender at one moment |
+| metrics.py | the same as metrics; for OpenTelemetry |
+| prometheus.py | for Prometheus |
 | connectstring.py | the grammar `schema::key=value;…` |
 | keys.py | one row of the table of keys: how a value is written, read, bounded; addresses |
 | conf.py | every key with its default and reason: `SenderConfig` |
@@ -33,6 +35,7 @@ recognises a replay; and at the cap the producer waits, then gets an error that 
 | policies.py | what is done with a frame that a server refused |
 | substrate.py | the words that rings, segments and what keeps them share |
 | ring.py | the ring between producers and the wire: append, sync, acknowledge, trim, wait |
+| fate.py | whether a ring still works; errors of the disk in our words |
 | cursor.py | reading a ring in order while others change it |
 | memory.py | what is behind a ring without a directory |
 | slot.py | what is behind a ring with one: lock, files, the order of every step |

@@ -24,7 +24,7 @@ from holdfast.errors import Category, InvalidConfig
 from holdfast.sender import policies
 from holdfast.sender.connectstring import WHOLE, split
 from holdfast.sender.foreignkeys import FOREIGN
-from holdfast.sender.keys import Address, Key, key, parse_addresses
+from holdfast.sender.keys import MS_MAX, Address, Key, key, millis, parse_addresses
 from holdfast.sender.policies import Policy
 from holdfast.sender.segment import OVERHEAD_BYTES, SEGMENT_BYTES_MIN
 
@@ -33,7 +33,6 @@ SCHEMAS = ("ws", "wss")
 MEMORY_BYTES_DEFAULT = 128 * MIB
 SLOT_BYTES_DEFAULT = 10 * GIB
 
-_MS_MAX = 10 * 365 * 86_400_000
 _POLICY_WORDS = tuple(policies.WORDS)
 _CONNECT, _AUTH, _TLS, _SF, _LINK, _CLOSE, _ACK, _ERRORS, _ENCODE = (
     "Where to",
@@ -55,23 +54,15 @@ class SenderConfig:
     tls: bool = False
     """Whether the schema is wss."""
     addr: tuple[Address, ...]
-    connect_timeout: int = key(
+    connect_timeout: int = millis(
         "connect_timeout",
-        Kind.COUNT,
         15_000,
-        low=1,
-        high=_MS_MAX,
-        unit="ms",
         group=_CONNECT,
         why="bounds the TCP connect to one address; an operating system left alone takes minutes",
     )
-    auth_timeout_ms: int = key(
+    auth_timeout_ms: int = millis(
         "auth_timeout_ms",
-        Kind.COUNT,
         15_000,
-        low=1,
-        high=_MS_MAX,
-        unit="ms",
         group=_CONNECT,
         why="bounds the wait for the answer to the upgrade request, per address",
     )
@@ -107,7 +98,12 @@ class SenderConfig:
         "tls_roots", Kind.TEXT, None, group=_TLS, why="a PEM file with the roots to trust instead of the system's"
     )
     tls_roots_password: str | None = key(
-        "tls_roots_password", Kind.TEXT, None, secret=True, group=_TLS, why="for a root file that has one"
+        "tls_roots_password",
+        Kind.TEXT,
+        None,
+        secret=True,
+        group=_TLS,
+        why="accepted, without effect: root files of other clients may have one, PEM files have none",
     )
     sf_dir: str | None = key(
         "sf_dir",
@@ -152,23 +148,15 @@ class SenderConfig:
         why="`memory` survives a kill of the process, not a power cut; `periodic` syncs in the background; "
         "`flush()` and every append are synced with the last two",
     )
-    sf_sync_interval_millis: int = key(
+    sf_sync_interval_millis: int = millis(
         "sf_sync_interval_millis",
-        Kind.COUNT,
         5_000,
-        low=1,
-        high=_MS_MAX,
-        unit="ms",
         group=_SF,
         why="with `periodic`, the most a power cut can take",
     )
-    sf_append_deadline_millis: int = key(
+    sf_append_deadline_millis: int = millis(
         "sf_append_deadline_millis",
-        Kind.COUNT,
         30_000,
-        low=1,
-        high=_MS_MAX,
-        unit="ms",
         group=_SF,
         why="how long a producer waits at the cap before it gets an error; longer than a server restart",
     )
@@ -197,32 +185,22 @@ class SenderConfig:
         why="`off`: one attempt, and the error tells at once of a wrong address; `on`: start waits, up to "
         "`reconnect_max_duration_millis`; `async`: start returns and the background goes on trying",
     )
-    reconnect_max_duration_millis: int = key(
+    reconnect_max_duration_millis: int = millis(
         "reconnect_max_duration_millis",
-        Kind.COUNT,
         300_000,
-        high=_MS_MAX,
-        unit="ms",
+        low=0,
         group=_LINK,
         why="bounds a start that waits (`initial_connect_retry=on`); a running sender never gives up",
     )
-    reconnect_initial_backoff_millis: int = key(
+    reconnect_initial_backoff_millis: int = millis(
         "reconnect_initial_backoff_millis",
-        Kind.COUNT,
         100,
-        low=1,
-        high=_MS_MAX,
-        unit="ms",
         group=_LINK,
         why="the first pause; doubled each time, with jitter",
     )
-    reconnect_max_backoff_millis: int = key(
+    reconnect_max_backoff_millis: int = millis(
         "reconnect_max_backoff_millis",
-        Kind.COUNT,
         5_000,
-        low=1,
-        high=_MS_MAX,
-        unit="ms",
         group=_LINK,
         why="a server that is back is found within this",
     )
@@ -235,13 +213,10 @@ class SenderConfig:
         group=_LINK,
         why="events for a slow listener; the oldest go first",
     )
-    close_flush_timeout_millis: int = key(
+    close_flush_timeout_millis: int = millis(
         "close_flush_timeout_millis",
-        Kind.COUNT,
         5_000,
-        low=-_MS_MAX,
-        high=_MS_MAX,
-        unit="ms",
+        low=-MS_MAX,
         group=_CLOSE,
         why="how long `close()` waits for acknowledgements; 0 or less: not at all",
     )
@@ -253,13 +228,10 @@ class SenderConfig:
         group=_ACK,
         why="on: frames are kept until the server has them in its object store, and a server that cannot is refused",
     )
-    durable_ack_keepalive_interval_millis: int = key(
+    durable_ack_keepalive_interval_millis: int = millis(
         "durable_ack_keepalive_interval_millis",
-        Kind.COUNT,
         200,
-        low=-_MS_MAX,
-        high=_MS_MAX,
-        unit="ms",
+        low=-MS_MAX,
         group=_ACK,
         why="a ping while confirmations are pending; 0 or less: none",
     )
@@ -299,21 +271,17 @@ class SenderConfig:
         group=_ERRORS,
         why="a frame that ends so many connections in a row is the cause: halt",
     )
-    poison_min_escalation_window_millis: int = key(
+    poison_min_escalation_window_millis: int = millis(
         "poison_min_escalation_window_millis",
-        Kind.COUNT,
         5_000,
-        high=_MS_MAX,
-        unit="ms",
+        low=0,
         group=_ERRORS,
         why="those must also span this time, so that a restarting server is not taken for a bad frame",
     )
-    catch_up_cap_gap_min_escalation_window_millis: int = key(
+    catch_up_cap_gap_min_escalation_window_millis: int = millis(
         "catch_up_cap_gap_min_escalation_window_millis",
-        Kind.COUNT,
         300_000,
-        high=_MS_MAX,
-        unit="ms",
+        low=0,
         aliases=("catchup_cap_gap_min_escalation_window_millis",),
         group=_ERRORS,
         why="how long a server may refuse the symbols of a slot as too large before the sender halts",
@@ -349,19 +317,21 @@ class SenderConfig:
         group=_ENCODE,
         why="rows of normal size are many before they are large; a frame never exceeds its segment anyway",
     )
-    auto_flush_interval: int = key(
+    auto_flush_interval: int = millis(
         "auto_flush_interval",
-        Kind.COUNT,
         100,
-        low=1,
-        high=_MS_MAX,
         zero="off",
-        unit="ms",
         group=_ENCODE,
         why="a timer of its own: rows leave after this also when no further row comes",
     )
     init_buf_size: int = key(
-        "init_buf_size", Kind.SIZE, 64 * KIB, low=1, high=GIB, group=_ENCODE, why="one small frame without growing"
+        "init_buf_size",
+        Kind.SIZE,
+        64 * KIB,
+        low=1,
+        high=GIB,
+        group=_ENCODE,
+        why="accepted, without effect: other clients make their buffer this large, rows here need none",
     )
     max_buf_size: int = key(
         "max_buf_size", Kind.SIZE, 100 * MIB, low=1024, high=4 * GIB, group=_ENCODE, why="bounds rows not yet flushed"
@@ -395,10 +365,7 @@ class SenderConfig:
     @classmethod
     def from_env(cls, environment: Mapping[str, str] = os.environ, **keywords: object) -> SenderConfig:
         """From the connect string in `HOLDFAST_CONF`."""
-        conf = environment.get(ENVIRONMENT)
-        if not conf:
-            raise InvalidConfig(key=ENVIRONMENT, reason="is not set; expected ws::addr=host:port;…")
-        return cls.from_conf(conf, **keywords)
+        return cls.from_conf(conf_of(environment), **keywords)
 
     @property
     def total_bytes_max(self) -> int:
@@ -452,6 +419,14 @@ class SenderConfig:
             raise InvalidConfig(key="auto_flush_bytes", reason=f"{reason}: sf_max_segment_bytes less 32")
         if self.init_buf_size > self.max_buf_size:
             raise InvalidConfig(key="init_buf_size", reason="is more than max_buf_size")
+
+
+def conf_of(environment: Mapping[str, str]) -> str:
+    """The connect string in `HOLDFAST_CONF`."""
+    conf = environment.get(ENVIRONMENT)
+    if not conf:
+        raise InvalidConfig(key=ENVIRONMENT, reason="is not set; expected ws::addr=host:port;…")
+    return conf
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

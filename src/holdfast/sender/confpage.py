@@ -8,6 +8,7 @@ from holdfast.sender import policies
 from holdfast.sender.conf import ENVIRONMENT, rows
 from holdfast.sender.foreignkeys import FOREIGN
 from holdfast.sender.keys import Key
+from holdfast.sender.metrics import METRICS, Metric
 
 _TOP = f"""\
 # Connect string
@@ -41,11 +42,22 @@ brackets: `[::1]:9000`. The order is kept; the same address twice is an error.
 _POLICIES = """\
 ## What happens to refused frames
 
-`auto` in a category means what `on_server_error` says; `auto` there means the default of the category. Two
-generations of words are understood: `terminal` is `halt`.
+A program's own `error_policy`, if it has one, is asked first about each refusal. Then the key of the category counts:
+`auto` means what `on_server_error` says, and `auto` there means the default of the category. Two generations of words
+are understood: `terminal` is `halt`.
 
 | category | key | default |
 |---|---|---|
+"""
+
+_METRICS = """\
+## What a sender counts
+
+`sender.statistics()` has these fields, and some words beside them. For Prometheus a metric is `holdfast_sender_…`, with
+`_total` behind what only grows, for OpenTelemetry `holdfast.sender.…`; both have the label `sender`.
+
+| field | metric | kind | what it is |
+|---|---|---|---|
 """
 
 _FOREIGN = """\
@@ -68,8 +80,14 @@ def connect_string_markdown() -> str:
         for category, policy in policies.DEFAULTS.items()
     ]
     parts.append(_POLICIES + "".join(lines))
+    parts.append(_METRICS + "".join(map(_metric, METRICS)))
     parts.append(_FOREIGN + "".join(f"| `{key}` | {why} |\n" for key, why in FOREIGN.items()))
     return "\n".join(parts)
+
+
+def _metric(metric: Metric) -> str:
+    kind = "counter" if metric.is_total else "gauge"
+    return f"| `{metric.field}` | `{metric.name}` | {kind} | {metric.text} |\n"
 
 
 def _table(keys: list[Key]) -> str:

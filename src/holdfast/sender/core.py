@@ -32,12 +32,16 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.errors import Category, HoldfastError, Incompatible, NotConnected, SenderHalted, WireError
+from holdfast.model.backoff import Backoff
 from holdfast.sender.durableacks import DurableLine
 from holdfast.sender.happenings import ConnectionEvent, EventKind, SenderError
 from holdfast.sender.hosts import HostTable
 from holdfast.sender.poison import PoisonDetector
+from holdfast.sender.policies import KEYS as CHOSEN
 from holdfast.sender.policies import Policy
 from holdfast.sender.rejected import Rejection
 from holdfast.sender.substrate import Outage
@@ -48,7 +52,6 @@ TERMINAL_CLOSES = frozenset({1002, 1003, 1007, 1008, 1009, 1010})
 """Close codes by which a server says that what we sent can never be right."""
 ORDERLY_CLOSES = frozenset({1000, 1001, 1012, 1013})
 """Close codes that speak of the server, not of what we sent."""
-_DOUBLINGS_MAX = 30
 
 
 class Outcome(Enum):
@@ -144,11 +147,14 @@ class CoreOptions(NamedTuple):
 class Totals:
     """What happened since the start."""
 
-    __slots__ = ("acks", "attempts", "frames_replayed", "frames_sent", "reconnects", "server_errors")
+    __slots__ = (
+        *("acks", "attempts", "bytes_sent", "frames_rejected"),
+        *("frames_replayed", "frames_sent", "reconnects", "server_errors"),
+    )
 
     def __init__(self) -> None:
-        self.acks = self.attempts = self.frames_replayed = 0
-        self.frames_sent = self.reconnects = self.server_errors = 0
+        self.acks = self.attempts = self.bytes_sent = self.frames_rejected = 0
+        self.frames_replayed = self.frames_sent = self.reconnects = self.server_errors = 0
 
 
 class LinkCore:
@@ -163,6 +169,7 @@ class LinkCore:
         chance: random.Random,
         hosts: HostTable | None = None,
         sent_before: int = -1,
+        resolve: Callable[[SenderError], Policy] | None = None,
     ) -> None:
         self.options = options
         self.totals = Totals()
@@ -171,6 +178,8 @@ class LinkCore:
         self.was_connected = False
         self.hosts = hosts or HostTable(len(options.addresses))
         self._policy_of = policy_of
+        self._resolve = resolve
+        self._backoff = Backoff(options.initial_backoff_ms / 1000, options.max_backoff_ms / 1000)
         self._clock = clock
         self._chance = chance
         self._poison = PoisonDetector(strikes_max=options.strikes_max, window_ms=options.poison_window_ms)
@@ -242,10 +251,10 @@ class LinkCore:
             return [*effects, *self._halt(NotConnected(failures=failures, waited_s=self._outage_s()))]
         if self.hosts.is_all_role_reject:
             self._rounds = 0
-            self._pause(self.options.initial_backoff_ms)
+            self._pause(self._backoff.first_s)
         else:
-            self._pause(self._doubled_ms(self._rounds), jitter=True)
             self._rounds += 1
+            self._pause(self._backoff.pause_s(self._rounds, self._chance))
         self.hosts.begin_round(forget=True)
         return effects
 
@@ -280,7 +289,7 @@ class LinkCore:
             error = SenderHalted(category=Category.DICTIONARY_GAP, reason=reason, first_fsn=0, last_fsn=0)
             return self._halt(error)
         self._fruitless += 1
-        self._pause(self._doubled_ms(self._fruitless - 1), jitter=True)
+        self._pause(self._backoff.pause_s(self._fruitless, self._chance))
         return self.dial_failed(host, DialFailure(Outcome.UNREACHABLE, reason))
 
     # --- sending ---------------------------------------------------------------------------------------------------
@@ -370,10 +379,9 @@ class LinkCore:
         self.totals.server_errors += 1
         fsn = self._fsn_at_zero + reply.wire_seq
         is_known = self._accepted < fsn <= self._sent
-        policy = self._policy_of(reply.category)
         error = SenderError(
             category=reply.category,
-            policy=policy,
+            policy=self._policy_of(reply.category),
             message=reply.message,
             first_fsn=fsn if is_known else self._acked + 1,
             last_fsn=fsn if is_known else max(self._sent, self._acked + 1),
@@ -382,6 +390,9 @@ class LinkCore:
             address=self.address(self._host),
             detected_at_ns=self._clock.wall_ns(),
         )
+        if self._resolve is not None and reply.category in CHOSEN:
+            error = msgspec.structs.replace(error, policy=self._resolve(error))
+        policy = error.policy
         if policy is Policy.HALT:
             return [*self._halt(_halted(error)), error]
         if policy is Policy.RETRY_OTHER:
@@ -400,6 +411,7 @@ class LinkCore:
 
     def _drop(self, error: SenderError) -> list[Effect]:
         self._acked = self._accepted = error.last_fsn
+        self.totals.frames_rejected += error.last_fsn - error.first_fsn + 1
         self._poison.accepted(error.last_fsn)
         rejection = Rejection(
             first_fsn=error.first_fsn,
@@ -492,11 +504,11 @@ class LinkCore:
             return
         if self._accepted <= self._settled_at_open:
             self._fruitless += 1
-            self._pause(self._doubled_ms(max(self._fruitless, self._poison.strikes) - 1), jitter=True)
+            self._pause(self._backoff.pause_s(max(self._fruitless, self._poison.strikes), self._chance))
             return
         self._fruitless = 0
         if self._clock.monotonic_ns() - self._opened_at_ns < self.options.initial_backoff_ms * _NS_PER_MS:
-            self._pause(self.options.initial_backoff_ms, jitter=True)
+            self._pause(self._backoff.spread_s(self._backoff.first_s, self._chance))
 
     def _hang_up(self, reason: str, *, deliberate: bool = True) -> Hangup:
         self._is_deliberate = deliberate
@@ -537,14 +549,9 @@ class LinkCore:
     def _outage_s(self) -> float:
         return (self._clock.monotonic_ns() - self._outage_at_ns) / NS_PER_S
 
-    def _doubled_ms(self, times: int) -> int:
-        return min(self.options.initial_backoff_ms << min(times, _DOUBLINGS_MAX), self.options.max_backoff_ms)
-
-    def _pause(self, milliseconds: int, *, jitter: bool = False) -> None:
-        """Not before so long from now; with `jitter` up to twice that, so that many senders do not come at once."""
-        factor = 1 + self._chance.random() if jitter else 1
-        until_ns = self._clock.monotonic_ns() + round(milliseconds * factor * _NS_PER_MS)
-        self._resume_at_ns = max(self._resume_at_ns, until_ns)
+    def _pause(self, seconds: float) -> None:
+        """Not before so long from now."""
+        self._resume_at_ns = max(self._resume_at_ns, self._clock.monotonic_ns() + round(seconds * NS_PER_S))
 
     def _event(
         self,

@@ -90,7 +90,12 @@ class Flusher:
             self._oldest_ns = self._clock.monotonic_ns()
 
     def close(self) -> None:
-        """Stop; a flush that waits for room ends with the ring."""
+        """Stop; a flush that waits for room ends with the ring, and `join` waits for that."""
         with self._changed:
             self._closed = True
             self._changed.notify()
+
+    def join(self, timeout_s: float) -> None:
+        """Until the thread has ended, but not longer than this."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)

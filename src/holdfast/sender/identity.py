@@ -16,19 +16,19 @@ is for people; no guarantee needs it.
 
     "SID1" | u32 version 1 | u64 floor | u32 sessions | sessions x (u64 first fsn, 16 bytes id) | u32 crc32c of all that
 
-Little-endian; replaced as a whole by rename. A file that is damaged is renamed `.corrupt` and counts as missing,
+Little-endian; replaced as a whole. A file that is damaged is renamed `.corrupt` and counts as missing,
 which costs at most a frame stored twice, never one lost.
 """
 
 from __future__ import annotations
 
 import struct
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.disk.checksum import crc32c
-from holdfast.disk.filesystem import Filesystem, Mode
+from holdfast.disk.filesystem import Filesystem
+from holdfast.disk.smallfiles import read_whole, replace_whole
 
 NAME = ".slot-id"
 MAGIC = b"SID1"
@@ -116,26 +116,10 @@ def decode(data: bytes) -> Identity | None:
 
 def read_identity(filesystem: Filesystem, directory: Path) -> Identity | None:
     """What the slot's file says; an empty one without a file; None when it is damaged."""
-    path = directory / NAME
-    if not filesystem.exists(path):
-        return Identity()
-    file = filesystem.open(path, Mode.READ)
-    try:
-        return decode(file.pread(file.size_bytes(), 0))
-    finally:
-        file.close()
+    data = read_whole(filesystem, directory / NAME)
+    return Identity() if data is None else decode(data)
 
 
 def write_identity(filesystem: Filesystem, directory: Path, identity: Identity) -> None:
     """Replace the file; it survives a power cut when this returns."""
-    part = directory / f"{NAME}.tmp"
-    with suppress(FileNotFoundError):
-        filesystem.unlink(part)
-    file = filesystem.open(part, Mode.CREATE)
-    try:
-        file.pwritev([encode(identity)], 0)
-        file.sync()
-    finally:
-        file.close()
-    filesystem.rename(part, directory / NAME)
-    filesystem.sync_dir(directory)
+    replace_whole(filesystem, directory / NAME, encode(identity))

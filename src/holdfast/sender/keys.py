@@ -126,6 +126,10 @@ class Key(Setting):
         return None
 
 
+MS_MAX = 10 * 365 * 86_400_000
+"""Ten years: far beyond any time that means something, and still a number for every clock."""
+
+
 class _Options(TypedDict, total=False):
     group: str
     low: int
@@ -145,6 +149,12 @@ def key(name: str, kind: Kind, default: Any, *, why: str, **options: Unpack[_Opt
     """A dataclass field that is a row of the connect string's table."""
     row = Key(name, kind, default, why, **options)
     return field(default=default, repr=not row.secret, metadata={"key": row})
+
+
+def millis(name: str, default: int, *, why: str, **options: Unpack[_Options]) -> Any:
+    """A field that is a time in milliseconds, from 1 on unless `low` says otherwise."""
+    given: _Options = {"low": 1, "high": MS_MAX, "unit": "ms", **options}
+    return key(name, Kind.COUNT, default, why=why, **given)
 
 
 # --- addresses ------------------------------------------------------------------------------------------------------

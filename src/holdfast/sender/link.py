@@ -33,10 +33,11 @@ from holdfast.sender.conf import SenderConfig
 from holdfast.sender.core import Acknowledge, CoreOptions, Dial, Effect, Halt, Hangup, LinkCore, Opening, Pause, Reject
 from holdfast.sender.cursor import Cursor
 from holdfast.sender.dialing import DialFailed, dial
-from holdfast.sender.encoding import dictionary_of
+from holdfast.sender.encoding import dictionary_of, is_empty_qwp
 from holdfast.sender.errorinbox import log_event
 from holdfast.sender.happenings import ConnectionEvent, EventKind, SenderError
 from holdfast.sender.hosts import HostTable
+from holdfast.sender.policies import ErrorPolicy, resolving
 from holdfast.sender.ring import Ring
 from holdfast.telemetry import event
 from holdfast.wire import qwp
@@ -81,6 +82,7 @@ class Wire(NamedTuple):
     tls: ssl.SSLContext | None
     clock: Clock
     chance: random.Random
+    error_policy: ErrorPolicy | None = None
 
 
 def core_options(config: SenderConfig, *, start: str) -> CoreOptions:
@@ -125,6 +127,7 @@ class Link:
             chance=wire.chance,
             hosts=hosts,
             sent_before=ring.published_fsn,
+            resolve=resolving(wire.error_policy) if wire.error_policy is not None else None,
         )
         self._started = threading.Event()  # connected for the first time, or never will be
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -256,11 +259,14 @@ class Link:
         fsn = self._ring.acked_fsn + 1
         with self._ring.cursor(fsn) as cursor:
             frame = cursor.next()
-        is_qwp = self._config.codec == "qwp" if frame is None else frame.payload[0] == _QWP_FIRST_BYTE
-        if not is_qwp:
-            return None, None, False
+            is_qwp = self._config.codec == "qwp" if frame is None else frame.payload[0] == _QWP_FIRST_BYTE
+            if not is_qwp:
+                return None, None, False
+            while frame is not None and is_empty_qwp(frame.payload, self.symbols):
+                frame = cursor.next()  # a server takes it for symbols that go first, and starts to count behind it
+            first_fsn = cursor.fsn if frame is None else frame.fsn
         slot_id, end = self._ring.session_of(fsn)
-        return (slot_id, fsn), end, True
+        return (slot_id, first_fsn if end is None else min(first_fsn, end)), end, True
 
     def _catch_up(self, batch_bytes_max: int | None) -> list[bytes]:
         """Messages that teach a new connection the symbols of another client's frames."""
@@ -287,6 +293,7 @@ class Link:
             core.sent(frame.fsn)
             left_bytes -= len(frame.payload)
         if left_bytes < TURN_BYTES_MAX:
+            core.totals.bytes_sent += TURN_BYTES_MAX - left_bytes
             self._pump_again(session, is_empty=left_bytes > 0)
 
     def _pump_again(self, session: _Session, *, is_empty: bool) -> None:

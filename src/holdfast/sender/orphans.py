@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.disk.filesystem import Filesystem, Mode
+from holdfast.disk.filesystem import Filesystem
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import DamagedData, HoldfastError, Locked
 from holdfast.sender.happenings import SenderError
@@ -27,7 +27,7 @@ from holdfast.sender.link import Link, Listeners, Wire
 from holdfast.sender.opening import ring_options
 from holdfast.sender.recovery import SUFFIX
 from holdfast.sender.ring import Ring
-from holdfast.sender.slot import FAILED, Slot, disk_errors
+from holdfast.sender.slot import FAILED, Slot, mark_failed
 from holdfast.sender.statistics import DrainerStatistics
 from holdfast.telemetry import event
 
@@ -109,7 +109,7 @@ class SlotDrainer:
         except DamagedData as error:
             self.error = error
             with suppress(HoldfastError):
-                _mark_failed(self._filesystem, self.directory, str(error))
+                mark_failed(self._filesystem, self.directory, str(error))
             return Drained.FAILED
         except HoldfastError as error:
             self.error = error
@@ -204,18 +204,6 @@ class OrphanDrainers:
         self._stop.set()
         for thread in self._threads:
             thread.join(POLITE_S)
-
-
-def _mark_failed(filesystem: Filesystem, directory: Path, reason: str) -> None:
-    """Keep others from trying again. The slot could not be opened, so nobody else writes here now."""
-    with disk_errors(directory / FAILED):
-        file = filesystem.open(directory / FAILED, Mode.CREATE)
-        try:
-            file.pwritev([reason.encode()], 0)
-            file.sync()
-        finally:
-            file.close()
-        filesystem.sync_dir(directory)
 
 
 def _report(drainer: SlotDrainer, ended: str) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import SchemaMismatch
 from holdfast.model.frame import Entry
-from holdfast.sender.rows import NAME_BYTES_MAX, Row, RowShape, check_names, size_of
+from holdfast.sender.rows import NAME_BYTES_MAX, Row, RowShape, check_names, size_of, size_of_batch
 
 Place: TypeAlias = tuple[str, tuple[str, ...]]
 CONVERTED_ROWS_MIN = 64
@@ -63,7 +63,7 @@ class Pending:
             if batch.num_rows:
                 self._pieces.setdefault(place, []).append(batch)
                 self.rows += batch.num_rows
-                self.size_bytes += batch.nbytes
+                self.size_bytes += size_of_batch(batch)
 
     def _new_shape(self, channel: str) -> RowShape:
         if len(self._shapes) >= CHANNELS_MAX:
@@ -105,7 +105,7 @@ class Pending:
                 taken += piece if type(piece) is list else [piece]
         self.rows = sum(len(piece) for pieces in self._pieces.values() for piece in pieces)
         self.size_bytes = sum(
-            sum(map(size_of, piece)) if type(piece) is list else piece.nbytes
+            sum(map(size_of, piece)) if type(piece) is list else size_of_batch(piece)
             for pieces in self._pieces.values()
             for piece in pieces
         )

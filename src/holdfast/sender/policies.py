@@ -11,16 +11,25 @@ The words of two generations of clients are understood: `halt` and `drop`, and `
 | `retriable_other` | the same with the next server of the list |
 | `auto` | for a category: what `on_server_error` says; there: the default of the category |
 
+Who decides, the first that says something: the program's own resolver, which sees the refusal; the key of the
+category; `on_server_error`; the default of the category.
+
 A protocol violation and a status that this version does not know always halt: nobody can say what was refused. A
 server that is not writable, or lost its symbols, says nothing about the frame: these are always retried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.errors import Category
+from holdfast.telemetry import event
+
+if TYPE_CHECKING:
+    from holdfast.sender.happenings import SenderError
 
 
 class Policy(Enum):
@@ -69,3 +78,25 @@ def choose(category: Category, words: Mapping[str, str]) -> Policy:
     if category not in KEYS:
         return DEFAULTS[category]
     return WORDS[words[KEYS[category]]] or WORDS[words["on_server_error"]] or DEFAULTS[category]
+
+
+ErrorPolicy: TypeAlias = "Callable[[SenderError], Policy | str | None]"
+"""A program's own resolver: for one refusal a policy, or its word in `on_…_error`, or None to leave it to the keys. The
+error's `policy` is what they say. Called on the I/O thread, so it must not wait. Not asked where a policy is fixed."""
+
+
+def resolving(resolver: ErrorPolicy) -> Callable[[SenderError], Policy]:
+    """The resolver as one that always answers: what it raises, or no policy is, is logged and counts as None."""
+
+    def resolve(error: SenderError) -> Policy:
+        try:
+            said = resolver(error)
+            chosen = WORDS[said] if isinstance(said, str) else said
+            if chosen is not None and not isinstance(chosen, Policy):
+                raise TypeError(f"{chosen!r} is no policy")
+        except Exception as failure:  # whatever a program does must not end the sender
+            event("sender.resolver.fail", level=logging.ERROR, error=repr(failure), policy=error.policy.value)
+            return error.policy
+        return error.policy if chosen is None else chosen
+
+    return resolve

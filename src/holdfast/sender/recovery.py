@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from holdfast.disk.filesystem import Filesystem, Mode
+from holdfast.disk.smallfiles import replace_whole
 from holdfast.errors import CorruptData, UnsupportedFormat
 from holdfast.sender import manifest, symboldict, watermark
 from holdfast.sender.identity import NAME as SLOT_ID
@@ -274,22 +275,10 @@ def _cut(filesystem: Filesystem, torn: Scan) -> None:
     file = filesystem.open(torn.path, Mode.WRITE)
     try:
         if kept is not None:
-            _keep(filesystem, kept, file.pread(torn.size_bytes - torn.end, torn.end).rstrip(b"\0"))
+            replace_whole(filesystem, kept, file.pread(torn.size_bytes - torn.end, torn.end).rstrip(b"\0"))
         file.truncate(torn.end)
         file.sync()
         file.allocate(torn.size_bytes)
         file.sync()
     finally:
         file.close()
-
-
-def _keep(filesystem: Filesystem, path: Path, data: bytes) -> None:
-    with suppress(FileNotFoundError):
-        filesystem.unlink(path)
-    copy = filesystem.open(path, Mode.CREATE)
-    try:
-        copy.pwritev([data], 0)
-        copy.sync()
-    finally:
-        copy.close()
-    filesystem.sync_dir(path.parent)

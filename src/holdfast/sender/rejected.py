@@ -17,12 +17,12 @@ nothing, so a crash between the copy and the acknowledgement costs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from holdfast.disk.filesystem import Filesystem, Mode
+from holdfast.disk.smallfiles import read_whole, replace_whole
 from holdfast.sender import symboldict
 from holdfast.sender.identity import Identity, write_identity
 from holdfast.sender.segment import FileSegment, Header
@@ -77,7 +77,7 @@ def keep(
     _write_frames(filesystem, part, rejection, frames)
     _write_watermark(filesystem, part, rejection.first_fsn - 1)
     _copy_symbols(filesystem, slot, part)
-    _write_file(filesystem, part / REJECTION, msgspec.json.encode(rejection))
+    replace_whole(filesystem, part / REJECTION, msgspec.json.encode(rejection))
     write_identity(filesystem, part, identity.within(rejection.first_fsn, rejection.last_fsn + 1))
     filesystem.rename(part, target)
     filesystem.sync_dir(parent)
@@ -92,8 +92,8 @@ def read_rejected(filesystem: Filesystem, slot: Path) -> list[RejectedSpan]:
     found = []
     for entry in filesystem.listdir(parent):
         if entry.is_dir and not entry.name.startswith(_PART):
-            data = _read_file(filesystem, parent / entry.name / REJECTION)
-            found.append(RejectedSpan(parent / entry.name, msgspec.json.decode(data, type=Rejection)))
+            data = read_whole(filesystem, parent / entry.name / REJECTION)
+            found.append(RejectedSpan(parent / entry.name, msgspec.json.decode(data or b"", type=Rejection)))
     return found
 
 
@@ -137,22 +137,6 @@ def _write_watermark(filesystem: Filesystem, part: Path, fsn: int) -> None:
 
 
 def _copy_symbols(filesystem: Filesystem, slot: Path, part: Path) -> None:
-    with suppress(FileNotFoundError):
-        _write_file(filesystem, part / symboldict.NAME, _read_file(filesystem, slot / symboldict.NAME))
-
-
-def _read_file(filesystem: Filesystem, path: Path) -> bytes:
-    file = filesystem.open(path, Mode.READ)
-    try:
-        return file.pread(file.size_bytes(), 0)
-    finally:
-        file.close()
-
-
-def _write_file(filesystem: Filesystem, path: Path, data: bytes) -> None:
-    file = filesystem.open(path, Mode.CREATE)
-    try:
-        file.pwritev([data], 0)
-        file.sync()
-    finally:
-        file.close()
+    symbols = read_whole(filesystem, slot / symboldict.NAME)
+    if symbols is not None:
+        replace_whole(filesystem, part / symboldict.NAME, symbols)

@@ -39,8 +39,9 @@ from threading import get_ident
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.disk.filesystem import Bytes, is_full
-from holdfast.errors import Closed, DiskFull, FrameTooLarge, HoldfastError, Reentered, SlotFailed, SlotFull
+from holdfast.errors import Closed, FrameTooLarge, HoldfastError, Reentered, SlotFailed, SlotFull
 from holdfast.sender.cursor import Cursor
+from holdfast.sender.fate import Fate, file_of
 from holdfast.sender.rejected import Rejection
 from holdfast.sender.segment import OVERHEAD_BYTES, PAYLOAD_BYTES_MAX
 from holdfast.sender.substrate import (
@@ -91,9 +92,8 @@ class Ring:
         self._published = backing.next_fsn - 1
         self._acked = backing.acked_fsn
         self._synced = self._published if self._durable else self._acked
-        self._failure: HoldfastError | None = None
+        self._fate = Fate(backing.directory, self.lock, (self._room, self._news, self._work))
         self._full: OSError | None = None
-        self._closed = False
         self._hungry = False
         self._inside: set[int] = set()  # threads that are handing over a frame
         self._waiting = 0  # threads that wait for news
@@ -114,7 +114,7 @@ class Ring:
     def _first_segment(self) -> Segment:
         base = self._backing.next_fsn
         try:
-            with self._disk_errors(full=True):
+            with self._fate.disk_errors(full=True):
                 segment: Segment = self._backing.create(base, self._options.segment_bytes)
                 self._backing.activated(base)
         except BaseException:
@@ -149,7 +149,7 @@ class Ring:
         return fsn
 
     def _publish(self, parts: Sequence[Bytes], size: int, stamp: Stamp | None) -> int:
-        self._check()
+        self._fate.check()
         if not self._active.fits(size):
             self._rotate(size)
         fsn = self._active.next_fsn
@@ -178,10 +178,10 @@ class Ring:
             active.append(parts, size)
         except OSError as error:
             if not is_full(error):
-                raise self._fail(error) from error
-            with self._disk_errors():
+                raise self._fate.fail(error) from error
+            with self._fate.disk_errors():
                 active.forget_tail()
-            raise self._disk_full(error) from error
+            raise self._fate.full(error) from error
 
     def _rotate(self, size: int) -> None:
         """Make the spare the active segment; wait for one up to the deadline."""
@@ -212,7 +212,7 @@ class Ring:
         left_s = self._options.append_deadline_ms / 1000 - waited_ns / NS_PER_S
         if left_s <= 0:
             if self._full is not None:
-                raise self._disk_full(self._full)
+                raise self._fate.full(self._full)
             raise SlotFull(
                 used_bytes=self._used_bytes,
                 cap_bytes=self._options.cap_bytes,
@@ -221,13 +221,13 @@ class Ring:
             )
         self._work.notify()
         self._wait(self._room, min(WAIT_SLICE_S, left_s))
-        self._check()
+        self._fate.check()
 
     def _seal(self) -> None:
         old, new = self._active, self._spare
         assert new is not None
         new.rebase(old.next_fsn)
-        with self._disk_errors():
+        with self._fate.disk_errors():
             old.seal()
             self._backing.activated(old.next_fsn)
         if not old.pins:
@@ -241,7 +241,7 @@ class Ring:
         with self.lock:
             target = self._published if fsn is None else min(fsn, self._published)
             while self._synced < target:
-                self._check_failure()
+                self._fate.check_failure()
                 if self._syncing:
                     self._wait_for_news(None)
                 else:
@@ -274,7 +274,7 @@ class Ring:
     def _sync_unlocked(self, segments: list[Segment]) -> None:
         try:
             self.lock.release()
-            with self._disk_errors():
+            with self._fate.disk_errors():
                 for segment in segments:
                     segment.sync()
         finally:
@@ -316,7 +316,7 @@ class Ring:
 
     def cursor(self, fsn: int) -> Cursor:
         """A reader that starts at this frame, which may not be published yet. Close it."""
-        self._check_open()
+        self._fate.check_open()
         return Cursor(self, fsn)
 
     def segment_at(self, fsn: int) -> Segment:
@@ -330,7 +330,7 @@ class Ring:
 
     def segment_after(self, segment: Segment) -> Segment | None:
         """For cursors, with the lock held: the next one; None, and a wake-up to come, when there is none."""
-        self._check_open()
+        self._fate.check_open()
         if segment is self._active:
             self._hungry = True
             return None
@@ -351,14 +351,14 @@ class Ring:
     def acknowledge(self, fsn: int) -> bool:
         """The server has everything up to `fsn`. Never moves back, never beyond what is published; True if it moved."""
         with self.lock:
-            self._check_open()
+            self._fate.check_open()
             fsn = min(fsn, self._published)
             if fsn <= self._acked:
                 return False
             self._acked = fsn
             if self._waiting:
                 self._news.notify_all()
-            with self._disk_errors():
+            with self._fate.disk_errors():
                 self._backing.acknowledged(fsn)
             if self._sealed and self._sealed[0].next_fsn <= fsn + 1:
                 if self._backing.instant:
@@ -369,7 +369,7 @@ class Ring:
 
     def reject(self, rejection: Rejection) -> Path | None:
         """Keep a copy of a span that was refused for good, then acknowledge up to its end. None: nowhere to keep it."""
-        with self.cursor(rejection.first_fsn) as cursor, self._disk_errors(full=True):
+        with self.cursor(rejection.first_fsn) as cursor, self._fate.disk_errors(full=True):
             frames = (frame.payload for frame in cursor.until(rejection.last_fsn))
             place = self._backing.reject(rejection, frames)
         self.acknowledge(rejection.last_fsn)
@@ -377,8 +377,7 @@ class Ring:
 
     def halt(self, error: HoldfastError) -> None:
         """Latch an error: producers that wait or call get it. The first one stays."""
-        with self.lock:
-            self._latch(error)
+        self._fate.latch(error)
 
     def wait_published(self, fsn: int, timeout_s: float | None = None) -> bool:
         """Whether the frame is published; waits for it."""
@@ -392,7 +391,7 @@ class Ring:
         started_ns = self._clock.monotonic_ns()
         with self.lock:
             while not reached():
-                self._check()
+                self._fate.check()
                 left_s = None
                 if timeout_s is not None:
                     left_s = timeout_s - (self._clock.monotonic_ns() - started_ns) / NS_PER_S
@@ -429,11 +428,9 @@ class Ring:
         Close cursors first. Frames that are not acknowledged stay in the slot, synced unless `durability` is "memory".
         """
         with self.lock:
-            if self._closed:
+            if self._fate.closed:
                 return self._acked >= self._published
-            self._closed = True
-            for condition in (self._room, self._news, self._work):
-                condition.notify_all()
+            self._fate.close()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -442,13 +439,13 @@ class Ring:
                 self._wait_for_news(None)
             drained = self._acked >= self._published
             try:
-                if isinstance(self._failure, SlotFailed):
+                if isinstance(self._fate.failure, SlotFailed):
                     return drained  # what is on disk is for recovery to judge
                 while self._can_trim():
                     self._trim()
                 if self._durable and not drained:
                     self._sync_once()
-                with self._disk_errors():
+                with self._fate.disk_errors():
                     self._backing.close(self._segments(), acked_fsn=self._acked, next_fsn=self._published + 1)
             finally:
                 self._backing.abandon(self._segments())
@@ -462,9 +459,9 @@ class Ring:
     def _maintain(self) -> None:
         while True:
             with self.lock:
-                while not self._closed and self._failure is None and self._due() is None:
+                while not self._fate.is_over and self._due() is None:
                     self._work.wait(self._seconds_until_due())
-                if self._closed or self._failure is not None:
+                if self._fate.is_over:
                     return
             try:
                 self.step()
@@ -483,10 +480,11 @@ class Ring:
             return due is not None
 
     def _due(self) -> Callable[[], None] | None:
+        can_make = self._spare is None and self._has_room() and (self._full is None or self._full_pause_s() <= 0)
+        if can_make and (self._starved or not self._can_trim()):  # trimming waits for the disk, a producer for this
+            return self._make_spare
         if self._can_trim():
             return self._trim
-        if self._spare is None and self._has_room() and (self._full is None or self._full_pause_s() <= 0):
-            return self._make_spare
         return self._sync_once if self._sync_pause_s() == 0 else None
 
     def _can_trim(self) -> bool:
@@ -535,9 +533,9 @@ class Ring:
         except OSError as error:
             self._used_bytes -= size
             if not is_full(error):
-                raise self._fail(error) from error
+                raise self._fate.fail(error) from error
             if self._full is None:
-                event("sender.disk.full", file=self._file_of(error), reason=error.strerror)
+                event("sender.disk.full", file=file_of(error, self._backing.directory), reason=error.strerror)
             self._full, self._full_at_ns = error, self._clock.monotonic_ns()
             return
         self._full = None
@@ -549,51 +547,7 @@ class Ring:
         while len(victims) < TRIM_SEGMENTS_MAX and self._can_trim():
             victims.append(self._sealed.popleft())
         head_base = (self._sealed[0] if self._sealed else self._active).base
-        with self._disk_errors(), self._unlocked():
+        with self._fate.disk_errors(), self._unlocked():
             self._backing.remove(victims, head_base=head_base)
         self._used_bytes -= sum(segment.size_bytes for segment in victims)
         self._trimmed += len(victims)
-
-    # --- failing ---------------------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        self._check_failure()
-        self._check_open()
-
-    def _check_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(what="the sender's ring")
-
-    @contextmanager
-    def _disk_errors(self, *, full: bool = False) -> Iterator[None]:
-        """An error of the disk ends the ring; with `full`, a full disk does not."""
-        try:
-            yield
-        except OSError as error:
-            if full and is_full(error):
-                raise self._disk_full(error) from error
-            raise self._fail(error) from error
-
-    def _disk_full(self, error: OSError) -> DiskFull:
-        return DiskFull(file=self._file_of(error), reason=error.strerror or str(error))
-
-    def _fail(self, error: OSError) -> SlotFailed:
-        failure = SlotFailed(file=self._file_of(error), reason=error.strerror or str(error))
-        with self.lock:
-            self._latch(failure)
-        return failure
-
-    def _latch(self, error: HoldfastError) -> None:
-        if self._failure is None:
-            self._failure = error
-            for condition in (self._room, self._news, self._work):
-                condition.notify_all()
-
-    def _file_of(self, error: OSError) -> Path:
-        if isinstance(error.filename, str):
-            return Path(error.filename)
-        return self._backing.directory

@@ -81,6 +81,14 @@ def size_of(row: Row) -> int:
     return 8 * len(row) + sum([_bytes_of(value) for value in row.values() if value.__class__ not in _PLAIN])
 
 
+def size_of_batch(batch: pa.RecordBatch) -> int:
+    """About how many bytes a batch has. Slices count what they show, unless what they are cut from is small anyway."""
+    held_bytes: int = batch.get_total_buffer_size()
+    return held_bytes if held_bytes <= _MEASURED_BYTES_MIN else batch.nbytes
+
+
+_MEASURED_BYTES_MIN = 4096
+"""Measuring what a slice shows takes longer than a small batch is worth."""
 _PLAIN = frozenset({bool, int, float, type(None), dt.datetime, dt.date})
 
 

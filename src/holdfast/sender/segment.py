@@ -203,6 +203,7 @@ class FileSegment:
         "_marks",
         "_open_file",
         "_unsure",
+        "_window_bytes",
         "base",
         "count",
         "dirty",
@@ -228,6 +229,7 @@ class FileSegment:
         self._marks = {0: HEADER_BYTES}
         self._header_due = False
         self._unsure = False  # an append began and did not end
+        self._window_bytes = WINDOW_BYTES
 
     @classmethod
     def recovered(cls, filesystem: Filesystem, found: Scan) -> FileSegment:
@@ -302,7 +304,10 @@ class FileSegment:
 
     def read(self, position: int, end: int) -> tuple[list[memoryview], int]:
         """Frames from `position` on, up to `end` (an earlier value of `self.end`), and where the next one starts."""
-        batch = read_batch(self._file, position, end)
+        batch = read_batch(self._file, position, end, window_bytes=self._window_bytes)
+        read_bytes = batch.next_offset - position
+        is_large = len(batch.frames) == 1 and read_bytes > WINDOW_BYTES
+        self._window_bytes = read_bytes if is_large else WINDOW_BYTES  # large frames come in rows of one size
         if not batch.frames:
             found = self._file.pread(min(64, end - position), position)
             raise CorruptData(

@@ -37,12 +37,13 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.disk.filesystem import Filesystem
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import Backpressure, Closed, HoldfastError, InvalidBatch, InvalidConfig, InvalidName, RetryLater
 from holdfast.model.frame import Entry
 from holdfast.model.names import check_channel_name
 from holdfast.sender.ackbook import AckBook
-from holdfast.sender.conf import ENVIRONMENT, SenderConfig
+from holdfast.sender.conf import SenderConfig, conf_of
 from holdfast.sender.dialing import tls_context
 from holdfast.sender.encoding import encoder_of, frames, refuse_second_time, time_us, to_batches, with_time
 from holdfast.sender.errorinbox import Inbox, log_error
@@ -52,7 +53,7 @@ from holdfast.sender.link import Link, Listeners, Wire
 from holdfast.sender.opening import open_ring
 from holdfast.sender.orphans import OrphanDrainers
 from holdfast.sender.pending import Pending, Place
-from holdfast.sender.policies import Policy
+from holdfast.sender.policies import ErrorPolicy, Policy
 from holdfast.sender.rows import AT_COLUMN, Row
 from holdfast.sender.slot import slot_directory
 from holdfast.sender.statistics import DrainerStatistics, SenderStatistics, collect
@@ -84,15 +85,19 @@ class Sender:
         config: SenderConfig | None = None,
         *,
         error_handler: ErrorHandler | None = None,
+        error_policy: ErrorPolicy | None = None,
         connection_listener: ConnectionListener | None = None,
         progress_handler: ProgressHandler | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
-        schema: str = "ws",
+        filesystem: Filesystem | None = None,
         **keys: object,
     ) -> None:
-        """Open the slot and connect as `initial_connect_retry` says. `keys` are those of the connect string."""
-        config = config or SenderConfig.from_keywords(schema, **keys)
+        """Open the slot and connect as `initial_connect_retry` says.
+
+        `keys` are those of the connect string, and `schema`, which is `ws` unless it is given.
+        """
+        config = _settings(config, keys)
         self._config = config
         self._clock = clock or SystemClock()
         self._pid = os.getpid()
@@ -121,23 +126,24 @@ class Sender:
             self._flusher = Flusher(self.flush, interval_ms=config.auto_flush_interval, clock=self._clock)
         self._orphans: OrphanDrainers | None = None
         tls = tls_context(config)
-        self._ring = open_ring(config, clock=self._clock, link_state=self._outage)
+        filesystem = filesystem or LocalFilesystem()
+        self._ring = open_ring(config, filesystem=filesystem, clock=self._clock, link_state=self._outage)
         self._encoder = encoder_of(config.codec, self._ring.slot_id)
         listeners = Listeners(self._on_error, self._on_event, self._on_acked, self._on_halted, self._book.refusing)
-        wire = Wire(config, tls, self._clock, chance or random.Random())
+        wire = Wire(config, tls, self._clock, chance or random.Random(), error_policy)
         self._link = Link(self._ring, wire, listeners, start=config.initial_connect_retry)
         try:
-            self._begin(wire)
+            self._begin(wire, filesystem)
         except BaseException:
             self._is_closed = True
             self._release()
             raise
         _OPEN.add(self)
 
-    def _begin(self, wire: Wire) -> None:
+    def _begin(self, wire: Wire, filesystem: Filesystem) -> None:
         """Start to connect, and wait for it if the start is to."""
         config = self._config
-        self._link.symbols = _foreign_symbols(config)
+        self._link.symbols = _foreign_symbols(config, filesystem)
         self._link.start()
         if config.initial_connect_retry != "async":
             self._link.wait_started()
@@ -151,6 +157,7 @@ class Sender:
         conf: str,
         *,
         error_handler: ErrorHandler | None = None,
+        error_policy: ErrorPolicy | None = None,
         connection_listener: ConnectionListener | None = None,
         progress_handler: ProgressHandler | None = None,
         **keys: object,
@@ -159,6 +166,7 @@ class Sender:
         return cls(
             SenderConfig.from_conf(conf, **keys),
             error_handler=error_handler,
+            error_policy=error_policy,
             connection_listener=connection_listener,
             progress_handler=progress_handler,
         )
@@ -166,7 +174,7 @@ class Sender:
     @classmethod
     def from_env(cls, **options: Any) -> Sender:
         """From the connect string in `HOLDFAST_CONF`; takes what `from_conf` takes."""
-        return cls.from_conf(_environment(), **options)
+        return cls.from_conf(conf_of(os.environ), **options)
 
     # --- handing over ----------------------------------------------------------------------------------------------
 
@@ -420,6 +428,8 @@ class Sender:
             self._orphans.stop()
         self._link.stop(LINK_TIMEOUT_S)
         self._ring.close()
+        if self._flusher is not None:
+            self._flusher.join(HANDLER_TIMEOUT_S)
         self._book.failed(Closed(what="the sender"))
         self._errors.close(HANDLER_TIMEOUT_S)
         self._progress.close(HANDLER_TIMEOUT_S)
@@ -486,11 +496,12 @@ class Sender:
             raise self._link.core.halted
 
 
-def _environment() -> str:
-    conf = os.environ.get(ENVIRONMENT)
-    if not conf:
-        raise InvalidConfig(key=ENVIRONMENT, reason="is not set; expected ws::addr=host:port;…")
-    return conf
+def _settings(config: SenderConfig | None, keys: Mapping[str, Any]) -> SenderConfig:
+    if config is None:
+        return SenderConfig.from_keywords(**keys)
+    if keys:
+        raise InvalidConfig(key=next(iter(keys)), reason="stands beside a whole SenderConfig; give one or the other")
+    return config
 
 
 # --- data -----------------------------------------------------------------------------------------------------------
@@ -514,11 +525,11 @@ def _with_time(channel: str, row: Row, at_us: int) -> Row:
     return {**row, AT_COLUMN: at_us}
 
 
-def _foreign_symbols(config: SenderConfig) -> list[str]:
+def _foreign_symbols(config: SenderConfig, filesystem: Filesystem) -> list[str]:
     """Symbols that another client left in our slot, for frames of its."""
     if config.sf_dir is None:
         return []
-    return read_symbols(LocalFilesystem(), slot_directory(Path(config.sf_dir), config.sender_id))
+    return read_symbols(filesystem, slot_directory(Path(config.sf_dir), config.sender_id))
 
 
 def _after(entries: Sequence[Entry], rows: int) -> list[Entry]:

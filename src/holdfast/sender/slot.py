@@ -29,14 +29,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.clock import Clock
-from holdfast.disk.filesystem import Filesystem, Lock, Mode, is_full
-from holdfast.errors import DiskFull, Locked, SlotFailed
+from holdfast.disk.filesystem import Filesystem, Lock, Mode
+from holdfast.disk.smallfiles import read_whole, replace_whole
+from holdfast.errors import Locked
 from holdfast.sender import manifest, rejected, symboldict, watermark
+from holdfast.sender.fate import disk_errors
 from holdfast.sender.identity import Identity, Session, write_identity
 from holdfast.sender.manifest import Manifest
 from holdfast.sender.recovery import Survey, segment_name, settle, survey
@@ -52,18 +54,6 @@ LAST_ERROR = ".last_error"
 PID_BYTES_MAX = 64
 """How much of `.lock.pid` is read: other clients write little more than the number."""
 _REASON_BYTES_MAX = 64 << 10
-
-
-@contextmanager
-def disk_errors(file: Path) -> Iterator[None]:
-    """Errors of the disk as errors of the slot."""
-    try:
-        yield
-    except OSError as error:
-        name = Path(error.filename) if isinstance(error.filename, str) else file
-        if is_full(error):
-            raise DiskFull(file=name, reason=error.strerror or str(error)) from error
-        raise SlotFailed(file=name, reason=error.strerror or str(error)) from error
 
 
 def slot_directory(sf_dir: Path, sender_id: str) -> Path:
@@ -254,17 +244,19 @@ class Slot:
         """Symbols by id, for frames of another client that name them by number."""
         return symboldict.read_symbols(self._filesystem, self.directory)
 
-    def mark_failed(self, reason: str) -> None:
-        """Say that this slot can never be sent, so that nobody adopts it again."""
-        self._note(FAILED, reason)
-
     def note_error(self, reason: str) -> None:
         """Say what ended this attempt; a later start tries again."""
-        self._note(LAST_ERROR, reason)
+        _note(self._filesystem, self.directory / LAST_ERROR, reason)
 
-    def _note(self, name: str, reason: str) -> None:
-        with disk_errors(self.directory / name):
-            _write_small(self._filesystem, self.directory / name, reason.encode()[:_REASON_BYTES_MAX], durable=True)
+
+def mark_failed(filesystem: Filesystem, directory: Path, reason: str) -> None:
+    """Say that a slot can never be sent, so that nobody adopts it again. Nobody else may have it open."""
+    _note(filesystem, directory / FAILED, reason)
+
+
+def _note(filesystem: Filesystem, path: Path, reason: str) -> None:
+    with disk_errors(path):
+        replace_whole(filesystem, path, reason.encode()[:_REASON_BYTES_MAX])
 
 
 # --- lock -----------------------------------------------------------------------------------------------------------
@@ -281,7 +273,7 @@ def _take_lock(filesystem: Filesystem, directory: Path) -> Lock:
         file = filesystem.open(path, Mode.WRITE)
         file.truncate(0)
         file.close()
-        _write_small(filesystem, directory / LOCK_PID, b"%d\n" % os.getpid(), durable=False)
+        replace_whole(filesystem, directory / LOCK_PID, b"%d\n" % os.getpid(), synced=False)
     except BaseException:
         lock.release()
         raise
@@ -290,27 +282,8 @@ def _take_lock(filesystem: Filesystem, directory: Path) -> Lock:
 
 def holder_pid(filesystem: Filesystem, directory: Path) -> int | None:
     """The process that owned the slot last, as far as `.lock.pid` says."""
-    try:
-        file = filesystem.open(directory / LOCK_PID, Mode.READ)
-    except FileNotFoundError:
-        return None
-    try:
-        text = file.pread(PID_BYTES_MAX, 0).strip()
-    finally:
-        file.close()
+    text = (read_whole(filesystem, directory / LOCK_PID) or b"")[:PID_BYTES_MAX].strip()
     return int(text) if text.isdigit() else None
-
-
-def _write_small(filesystem: Filesystem, path: Path, data: bytes, *, durable: bool) -> None:
-    file = filesystem.open(path, Mode.WRITE if filesystem.exists(path) else Mode.CREATE)
-    try:
-        file.truncate(0)
-        file.pwritev([data], 0)
-        if durable:
-            file.sync()
-            filesystem.sync_dir(path.parent)
-    finally:
-        file.close()
 
 
 def _report(found: Survey) -> None:

@@ -39,7 +39,10 @@ class SenderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts to connect, the first one included."""
     total_reconnects_succeeded: int
     total_frames_sent: int
+    total_bytes_sent: int
     total_frames_replayed: int
+    total_frames_rejected: int
+    """Frames given up because of a refusal."""
     total_acks: int
     total_server_errors: int
     total_backpressure_stalls: int
@@ -78,7 +81,9 @@ def collect(
         total_reconnect_attempts=totals.attempts,
         total_reconnects_succeeded=totals.reconnects,
         total_frames_sent=totals.frames_sent,
+        total_bytes_sent=totals.bytes_sent,
         total_frames_replayed=totals.frames_replayed,
+        total_frames_rejected=totals.frames_rejected,
         total_acks=totals.acks,
         total_server_errors=totals.server_errors,
         total_backpressure_stalls=ring.stalls,

@@ -13,7 +13,8 @@ import struct
 from pathlib import Path
 
 from holdfast.disk.checksum import crc32c
-from holdfast.disk.filesystem import Filesystem, Mode
+from holdfast.disk.filesystem import Filesystem
+from holdfast.disk.smallfiles import read_whole
 
 NAME = ".symbol-dict"
 MAGIC = b"SYD1"
@@ -32,14 +33,7 @@ class _Torn(Exception):
 
 def read_symbols(filesystem: Filesystem, directory: Path) -> list[str]:
     """Every symbol that the file holds intact, by id; none without a file."""
-    if not filesystem.exists(directory / NAME):
-        return []
-    file = filesystem.open(directory / NAME, Mode.READ)
-    try:
-        data = file.pread(file.size_bytes(), 0)
-    finally:
-        file.close()
-    return decode(data)
+    return decode(read_whole(filesystem, directory / NAME) or b"")
 
 
 def decode(data: bytes) -> list[str]:

@@ -9,6 +9,7 @@
 | door.py | handshakes under way, who is let in, which protocol lives at which path |
 | handshake.py | what an upgrade request gets: status, headers, reasons (pure) |
 | connection.py | one WebSocket: its rules, when to read, whether the peer lives |
+| unfinished.py | what has arrived of messages that are not whole yet, bounded over all connections |
 | ingest.py | one connection's frames into the store, and the answers back |
 | ingestdesk.py | what all ingest connections share: bounds, threads, the wake-up after a commit |
 | refusals.py | errors as categories and texts |

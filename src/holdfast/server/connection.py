@@ -32,6 +32,25 @@ LINGER_S = 1.0
 """How long a closed connection waits for the peer to close too before the socket goes."""
 
 
+SAFE_BYTES_MAX = 8192
+"""Up to this `picows` copies a message together with its header before it sends it."""
+HEADER_BYTES_MAX = 14
+
+
+def send_message(transport: WSTransport, kind: WSMsgType, message: bytes) -> None:
+    """Queue a message for the peer.
+
+    For a longer one picows lends its own buffer for the header to the event loop, and uvloop sends from it later, when
+    the next header is in it. With room for the header before the message it copies what it cannot send at once.
+    """
+    if len(message) <= SAFE_BYTES_MAX:
+        transport.send(kind, message)
+        return
+    whole = bytearray(HEADER_BYTES_MAX)
+    whole += message
+    transport.send_reuse_external_bytearray(kind, whole, HEADER_BYTES_MAX)
+
+
 class Pause(enum.StrEnum):
     """Reasons not to read."""
 
@@ -39,6 +58,7 @@ class Pause(enum.StrEnum):
     INFLIGHT = "inflight"  # too much of this connection waits for its commit
     TOTAL = "total"  # too much of all connections does
     QUOTA = "quota"  # the principal is above its rate
+    UNFINISHED = "unfinished"  # too much of all connections is of messages that are not whole yet
     PEER = "peer"  # the peer does not read its answers
     DRAIN = "drain"  # the server stops
 
@@ -67,12 +87,16 @@ class Connection(WSListener):
         self.handler: Handler
         self.transport: WSTransport
         self._kind = WSMsgType.TEXT if speaks_text else WSMsgType.BINARY
+        self.on_flow: Callable[[bool], None] | None = None
+        """For what paces itself: told whether the peer takes what it is sent, in place of a pause of reading."""
         self._on_close = on_close
         self._pauses: set[Pause] = set()
         self._closing = False
         self._heard_at_ns = info.opened_at_ns
         self._pinged_at_ns = info.opened_at_ns
         self._heard = False
+        self.tail_bytes = -1
+        """What the last read brought behind its last message; -1 if it brought none. See `unfinished`."""
 
     # -- called by picows -------------------------------------------------------------------------------------------
 
@@ -84,6 +108,7 @@ class Connection(WSListener):
     def on_ws_frame(self, _transport: WSTransport, frame: WSFrame) -> None:
         """A frame came in."""
         self._heard = True
+        self.tail_bytes = frame.tail_size
         if self._closing:
             if frame.msg_type == WSMsgType.CLOSE:
                 self.transport.disconnect()
@@ -105,11 +130,17 @@ class Connection(WSListener):
 
     def pause_writing(self) -> None:
         """The peer does not take its answers."""
-        self.pause(Pause.PEER)
+        if self.on_flow is not None:
+            self.on_flow(False)
+        else:
+            self.pause(Pause.PEER)
 
     def resume_writing(self) -> None:
         """It does again."""
-        self.resume(Pause.PEER)
+        if self.on_flow is not None:
+            self.on_flow(True)
+        else:
+            self.resume(Pause.PEER)
 
     # -- called by the handler --------------------------------------------------------------------------------------
 
@@ -118,9 +149,14 @@ class Connection(WSListener):
         """Whether nothing more is handed on."""
         return self._closing
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is read from it now."""
+        return bool(self._pauses)
+
     def send(self, message: bytes) -> None:
         """Queue a message for the peer."""
-        self.transport.send(WSMsgType.BINARY, message)
+        send_message(self.transport, WSMsgType.BINARY, message)
 
     def pause(self, reason: Pause) -> None:
         """Stop reading."""

@@ -4,12 +4,16 @@ Promises: nothing is read from a peer before it is known and within its limits. 
 handshake is dropped after `ingest.handshake_timeout`, and earlier when more than `HANDSHAKES_MAX` are at it: the one
 that has been at it longest goes first, so that slow ones never keep others out.
 
+What takes time for a caller, a password that is checked and a slot that is looked up, happens on a thread before the
+request is answered; the loop and everybody else on it go on meanwhile.
+
 A path belongs to a `Route`. It sees the request of a caller that is authenticated, and answers with a refusal or with
 what to speak. Later protocols add a route; nothing else changes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,12 +26,26 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]  # its listen
 from holdfast.clock import NS_PER_S
 from holdfast.errors import AccessRefused, RetryLater
 from holdfast.server.access import Principal
+from holdfast.server.access.signin import split_header
 from holdfast.server.connection import Connection, Handler
-from holdfast.server.handshake import Refusal, check_upgrade, refusal_of, unavailable
+from holdfast.server.handshake import (
+    Refusal,
+    check_upgrade,
+    path_of,
+    refusal_of,
+    slot_origin,
+    split_head,
+    unavailable,
+)
 from holdfast.server.state import ConnectionInfo, ServerState
+from holdfast.server.unfinished import Unfinished
+from holdfast.wire.ingest import SlotOrigin
 
 HANDSHAKES_MAX = 256
 """Peers that may be in the middle of a handshake; a real one takes a millisecond."""
+HEAD_END = b"\r\n\r\n"
+HEAD_BYTES_MAX = 16 << 10
+"""Of a request; picows reads no longer ones."""
 READ_BUFFER_BYTES = 4096
 """What an idle connection costs; the buffer grows with what comes."""
 
@@ -56,6 +74,9 @@ class Opening:
 
 
 Route = Callable[[Upgrade], "Opening | Refusal"]
+Known = Principal | AccessRefused | RetryLater
+"""Who calls, or why nobody does."""
+Answer = tuple[WSUpgradeResponse, Connection | None]
 
 
 class Door:
@@ -64,8 +85,11 @@ class Door:
     def __init__(self, state: ServerState) -> None:
         self.state = state
         self.routes: dict[str, Route] = {}
+        self.late_paths: set[str] = set()
+        """Where a caller without a credential is let in, because what is spoken there asks for one."""
         self.connections: dict[int, Connection] = {}
         self.on_close: Callable[[Connection], None] = lambda _connection: None
+        self.unfinished = Unfinished(lambda: state.config.ingest_total_inflight_bytes)
         self._handshakes: dict[DoorProtocol, None] = {}
         self._next_id = 1
 
@@ -89,29 +113,76 @@ class Door:
 
     # -- the decision -----------------------------------------------------------------------------------------------
 
-    def answer(self, request: WSUpgradeRequest, socket: Any) -> WSUpgradeResponseWithListener:
-        """The response to an upgrade request, and the connection if it is let in."""
-        address = socket.get_extra_info("peername")
-        peer = f"{address[0]}:{address[1]}" if address else "unknown"
-        outcome = self._judge(request, peer, socket.get_extra_info("peercert"))
+    def homework(self, head: bytes, socket: Any) -> Callable[[], Known] | None:
+        """What has to be done on a thread before a request with this head can be answered."""
+        path, headers = split_head(head)
+        if self._turned_away(path, headers) is not None:
+            return None
+        origin = slot_origin(headers)
+        gatekeeper = self.state.gatekeeper
+        if gatekeeper.is_quick(headers) and not isinstance(origin, SlotOrigin):
+            return None
+        peer, certificate = _peer_of(socket), socket.get_extra_info("peercert")
+
+        def identify() -> Known:
+            try:
+                principal = gatekeeper.authenticate(headers, certificate, peer=peer)
+                if isinstance(origin, SlotOrigin):
+                    principal.bind_slot(origin.slot_id)
+            except (AccessRefused, RetryLater) as error:
+                return error
+            return principal
+
+        return identify
+
+    def answer(self, request: WSUpgradeRequest, socket: Any, known: Known | None) -> Answer:
+        """The response to an upgrade request, and the connection if it is let in. `known` is what homework found."""
+        peer = _peer_of(socket)
+        outcome = self._judge(request, peer, known or self._identify(request, peer, socket))
         if isinstance(outcome, Refusal):
-            return self._refuse(outcome)
+            return self._refuse(outcome), None
         opening, principal = outcome
         try:
             principal.admit_connection(peer)
         except RetryLater as error:
-            return self._refuse(refusal_of(error))
+            return self._refuse(refusal_of(error)), None
         request.headers["Connection"] = "Upgrade"  # checked above; picows does not read a list there
         connection = self._connect(opening, principal, peer)
-        response = WSUpgradeResponse.create_101_response(opening.headers)
-        return WSUpgradeResponseWithListener(response, connection)
+        return WSUpgradeResponse.create_101_response(opening.headers), connection
 
-    def _judge(self, request: WSUpgradeRequest, peer: str, cert: Any) -> tuple[Opening, Principal] | Refusal:
-        path = request.path.decode("ascii", "replace").partition("?")[0]
-        route = self.routes.get(path)
-        if route is None:
+    def _identify(self, request: WSUpgradeRequest, peer: str, socket: Any) -> Known | None:
+        """Who calls, where that takes no time; None where it does."""
+        gatekeeper, headers, certificate = self.state.gatekeeper, request.headers, socket.get_extra_info("peercert")
+        if not gatekeeper.is_quick(headers):
+            return None
+        try:
+            is_late = path_of(request.path) in self.late_paths and gatekeeper.auth_on
+            if is_late and not certificate and split_header(headers) is None:
+                return gatekeeper.stranger()
+            return gatekeeper.authenticate(headers, certificate, peer=peer)
+        except (AccessRefused, RetryLater) as error:
+            return error
+
+    def _judge(self, request: WSUpgradeRequest, peer: str, known: Known | None) -> tuple[Opening, Principal] | Refusal:
+        path, headers = path_of(request.path), request.headers
+        refusal = self._turned_away(path, headers)
+        if refusal is not None:
+            return refusal
+        if known is None:
+            return unavailable("the request was not understood; send its head as HTTP says")
+        if not isinstance(known, Principal):
+            return refusal_of(known)
+        try:
+            opening = self.routes[path](Upgrade(path, headers, peer, known))
+        except (AccessRefused, RetryLater) as error:
+            return refusal_of(error)
+        return opening if isinstance(opening, Refusal) else (opening, known)
+
+    def _turned_away(self, path: str, headers: Mapping[str, str]) -> Refusal | None:
+        """Why a request is refused whoever sends it."""
+        if path not in self.routes:
             return Refusal(HTTPStatus.NOT_FOUND, f"nothing is spoken at this path; there is {', '.join(self.routes)}")
-        state, headers = self.state, request.headers
+        state = self.state
         refusal = check_upgrade(headers, origins=state.config.ingest_origins)
         if refusal is not None:
             return refusal
@@ -119,19 +190,14 @@ class Door:
             return unavailable("the server is stopping")
         if len(self.connections) >= state.config.ingest_connections_max:
             return unavailable(f"the server has {len(self.connections)} connections, as many as it may")
-        try:
-            principal = state.gatekeeper.authenticate(headers, cert, peer=peer)
-            opening = route(Upgrade(path, headers, peer, principal))
-        except (AccessRefused, RetryLater) as error:
-            return refusal_of(error)
-        return opening if isinstance(opening, Refusal) else (opening, principal)
+        return None
 
-    def _refuse(self, refusal: Refusal) -> WSUpgradeResponseWithListener:
+    def _refuse(self, refusal: Refusal) -> WSUpgradeResponse:
         refused = self.state.totals.handshakes_refused
         refused[refusal.status] = refused.get(refusal.status, 0) + 1
         body = f"{refusal.reason}\n".encode() if refusal.reason else None
-        response = WSUpgradeResponse.create_error_response(refusal.status, body, refusal.headers)
-        return WSUpgradeResponseWithListener(response, None)
+        response: WSUpgradeResponse = WSUpgradeResponse.create_error_response(refusal.status, body, refusal.headers)
+        return response
 
     def _connect(self, opening: Opening, principal: Principal, peer: str) -> Connection:
         state = self.state
@@ -146,9 +212,15 @@ class Door:
 
     def _closed(self, connection: Connection) -> None:
         connection.principal.release_connection()
+        self.unfinished.gone(connection)
         self.connections.pop(connection.info.id, None)
         self.state.connections_by_id.pop(connection.info.id, None)
         self.on_close(connection)
+
+
+def _peer_of(socket: Any) -> str:
+    address = socket.get_extra_info("peername")
+    return f"{address[0]}:{address[1]}" if address else "unknown"
 
 
 class DoorProtocol(WSProtocol):  # type: ignore[misc]
@@ -175,6 +247,10 @@ class DoorProtocol(WSProtocol):  # type: ignore[misc]
         )
         self._door = door
         self._socket: Any = None
+        self._head = b""
+        self._known: Known | None = None
+        self._connection: Connection | None = None
+        self._is_open = False  # whether the head was read, so that bytes need no look
 
     def connection_made(self, transport: Any) -> None:
         """A socket was accepted, and its TLS handshake is over."""
@@ -187,6 +263,40 @@ class DoorProtocol(WSProtocol):  # type: ignore[misc]
         self._door.left(self)
         super().connection_lost(exc)
 
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came in. Those that end the head of a request wait until its homework is done."""
+        if self._is_open:
+            super().buffer_updated(nbytes)
+            if self._connection is not None and not self._connection.is_closing:
+                self._door.unfinished.received(self._connection, nbytes, self._room)
+            return
+        self._head += bytes(super().get_buffer(-1)[:nbytes])
+        if HEAD_END not in self._head and len(self._head) <= HEAD_BYTES_MAX:
+            super().buffer_updated(nbytes)
+            return
+        self._is_open = True
+        work = self._door.homework(self._head, self._socket) if HEAD_END in self._head else None
+        self._head = b""
+        if work is None:
+            super().buffer_updated(nbytes)
+            return
+        self._socket.pause_reading()
+        done = asyncio.get_running_loop().run_in_executor(None, work)
+        done.add_done_callback(lambda found: self._go_on(found, nbytes))
+
+    def _go_on(self, found: asyncio.Future[Known], nbytes: int) -> None:
+        if self._socket.is_closing():
+            return  # it took longer than the peer, or the handshake timeout, would wait
+        self._known = found.result()
+        self._socket.resume_reading()
+        super().buffer_updated(nbytes)
+
     def _answer(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
         self._door.left(self)
-        return self._door.answer(request, self._socket)
+        response, self._connection = self._door.answer(request, self._socket, self._known)
+        return WSUpgradeResponseWithListener(response, self._connection)
+
+    def _room(self) -> memoryview:
+        """Where the next bytes go."""
+        room: memoryview = super().get_buffer(-1)
+        return room

@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from starlette.datastructures import Headers
+
 from holdfast.errors import AccessRefused, QuotaReached, RetryLater, Unauthenticated
 from holdfast.wire.ingest import SlotOrigin
 
@@ -39,6 +41,19 @@ class Refusal:
     status: HTTPStatus
     reason: str
     headers: tuple[tuple[str, str], ...] = ()
+
+
+def split_head(head: bytes) -> tuple[str, Mapping[str, str]]:
+    """Path and headers of a request, as far as they can be told; names may be asked for in any case."""
+    first, *lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")
+    pairs = [line.partition(b":") for line in lines]
+    path = [*first.split(), b"", b""][1]
+    return path_of(path), Headers(raw=[(name.strip().lower(), value.strip()) for name, _, value in pairs])
+
+
+def path_of(target: bytes) -> str:
+    """The path of a request's target, without its query."""
+    return target.decode("ascii", "replace").partition("?")[0]
 
 
 def check_upgrade(headers: Mapping[str, str], *, origins: Sequence[str]) -> Refusal | None:

@@ -1,13 +1,15 @@
 """Frames from a connection into the store, and the answers back: the shell around `holdfast.wire.ingest`.
 
-    message ─► numbered ─► decoded ─► allowed? ─► Store.commit_frame_async ─► answers, once per turn of the loop
-                 │         (large ones on a small pool of threads)   │
-                 └── backlog, while one before it is on its way      └── full: reading pauses, tried again, then refused
+    message ─► backlog ─► decoded ─► numbered ─► allowed? ─► Store.commit_frame_async ─► answers, once per turn
+                  │       (large ones, and what needs the disk,    │
+                  │        on a small pool of threads)             └── full: reading pauses, tried again, then refused
+                  └── plain small ones that came together ─► Store.commit_train
 
 Promises:
 
 - Frames of a connection reach the store in the order they came, and none after one that was refused.
-- The event loop never waits for the disk or for room: a full store pauses the connection whose frame does not fit, and
+- The event loop never waits for the disk or for room: the first frame of a slot, which is looked up, goes over a
+  thread; a full store pauses the connection whose frame does not fit, and
   only that one. After `ingest.write_deadline` its frame is refused with what is full, by how much and because of whom.
 - What waits is bounded: bytes of one connection, bytes of all, answers of a peer that does not read.
 - Answers of a group commit cost one wake-up of the loop and at most one OK per connection.
@@ -16,7 +18,7 @@ Promises:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,12 +27,13 @@ from picows import WSCloseCode
 
 from holdfast.clock import NS_PER_S
 from holdfast.errors import Backpressure, HoldfastError, StoreFailed
-from holdfast.model.frame import FrameReceipt, SlotFrame
+from holdfast.model.frame import FrameReceipt, PlainFrame, SlotFrame
 from holdfast.server.connection import Connection, Pause
 from holdfast.server.door import Opening, Route, Upgrade
 from holdfast.server.handshake import Refusal, accept_headers, check_role, slot_origin, wants_durable_ack
 from holdfast.server.ingestdesk import IngestDesk
 from holdfast.server.refusals import explain
+from holdfast.store.committer import Train
 from holdfast.store.lane import Lane
 from holdfast.telemetry import event
 from holdfast.wire.ingest import Answers, Frame, FrameReader, SessionLimits, Ticket
@@ -47,15 +50,18 @@ PATHS = ("/api/v4/write", "/write/v4")
 """Where clients of this wire connect; both mean the same."""
 TURN_MESSAGES = 64
 """Messages of one connection that are handled before others have their turn: a read may bring thousands."""
+TURN_BYTES = 256 << 10
+"""What may come in before it is counted, so that reading can be stopped in time."""
 
 
 class _Waiting(msgspec.Struct):
-    """A frame on its way: decoded, and submitted unless the store was full."""
+    """A frame on its way: decoded, and submitted unless the store was full. Or several, as a train."""
 
     ticket: Ticket
     frame: Frame | None
     size_bytes: int
     since_ns: int = 0
+    frames: int = 1
 
 
 class IngestHandler:
@@ -72,7 +78,11 @@ class IngestHandler:
             desk.await_durable(self)
         self._lane = Lane()
         self._backlog: deque[bytes] = deque()
-        self._inflight: deque[tuple[_Waiting, CommitFuture]] = deque()
+        self._inflight: deque[tuple[_Waiting, CommitFuture | Train]] = deque()
+        self._boarding: list[tuple[PlainFrame, bytes]] = []  # the train that is being put together
+        self._one_by_one = 0  # messages at the front of the backlog that no train took
+        self._arrived_bytes = 0  # of messages at the end of the backlog that are not counted yet
+        self._arrived = 0
         self._stalled: _Waiting | None = None
         self._busy = False  # a thread has the message before the backlog
         self._resting = False  # others have their turn
@@ -87,21 +97,34 @@ class IngestHandler:
     # -- called by the connection -----------------------------------------------------------------------------------
 
     def message(self, data: bytes) -> None:
-        """A binary message."""
-        size = len(data)
+        """A binary message. What one read brings is handled together, at the end of the turn."""
+        self._backlog.append(data)
+        self._arrived += 1
+        self._arrived_bytes += len(data)
+        if self._arrived_bytes >= TURN_BYTES:
+            self._arrive()
+        elif self._arrived == 1:
+            self._desk.loop.call_soon(self._arrive)
+
+    def _arrive(self) -> None:
+        """Count what came, and handle it."""
+        count, size, self._arrived, self._arrived_bytes = self._arrived, self._arrived_bytes, 0, 0
+        if not count:
+            return
         info, totals = self.connection.info, self._desk.state.totals
-        info.frames += 1
+        info.frames += count
         info.bytes += size
-        info.wire_seq += 1
-        totals.frames += 1
+        info.wire_seq += count
+        totals.frames += count
         totals.bytes += size
-        wait_s = self._principal.take(1, size)
+        wait_s = self._principal.take(count, size)
         if wait_s > 0:
             self._slow_down(wait_s)
-        if self._answers.refused:
-            return  # consumed: the producer must connect again
+        if self._answers.refused or self._gone:
+            self._backlog.clear()  # consumed: the producer must connect again
+            self._desk.soon(self)
+            return
         self._hold(size)
-        self._backlog.append(data)
         self._pump()
 
     def _slow_down(self, wait_s: float) -> None:
@@ -132,6 +155,7 @@ class IngestHandler:
         self._gone = True
         self._desk.forget(self)
         self._backlog.clear()
+        self._boarding.clear()
         self._inflight.clear()
         self._stalled = None
         self._desk.release(self._held_bytes)
@@ -146,18 +170,67 @@ class IngestHandler:
     # -- a message's way --------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        while self._backlog and not (self._busy or self._resting or self._stalled or self._answers.refused):
-            if self._handled == TURN_MESSAGES:
-                self._resting = True
-                self._desk.loop.call_soon(self._rested)
-                break
-            self._handled += 1
-            self._begin(self._backlog.popleft())
+        while self._step():
+            pass
+
+    def _step(self) -> bool:
+        """Do something with the message at the front; False when there is nothing to do now."""
+        if self._busy or self._resting or self._stalled or self._answers.refused:
+            return False
+        if not self._backlog:
+            return self._depart()
+        if self._handled == TURN_MESSAGES:
+            self._resting = True
+            self._desk.loop.call_soon(self._rested)
+            return self._depart()
+        data = self._backlog[0]
+        alone = self._one_by_one or (len(self._backlog) == 1 and not self._boarding)
+        plain = None if alone else self._reader.read_plain(data)
+        if self._boarding and (plain is None or not _go_together(self._boarding[0][0], plain)):
+            return self._depart()
+        self._backlog.popleft()
+        self._handled += 1
+        if plain is not None:
+            self._boarding.append((plain, data))
+        else:
+            self._one_by_one = max(0, self._one_by_one - 1)
+            self._begin(data)
+        return True
 
     def _rested(self) -> None:
         """The others had their turn."""
         self._resting, self._handled = False, 0
         self._pump()
+
+    def _depart(self) -> bool:
+        """Hand the train to the store; what it does not take as a train is read again, one by one. False without one.
+
+        That leaves all refusals, and waiting for room, to the way of single frames.
+        """
+        if not self._boarding:
+            return False
+        boarding, self._boarding = self._boarding, []
+        train = self._commit_train([frame for frame, _ in boarding]) if len(boarding) > 1 else None
+        if train is None:
+            self._backlog.extendleft([data for _, data in reversed(boarding)])
+            self._one_by_one = len(boarding)
+            self._handled -= len(boarding)
+            return True
+        size_bytes = sum([len(data) for _, data in boarding])
+        self._desk.state.totals.together += len(boarding)
+        ticket = self._answers.expect(len(boarding))
+        self._queued(_Waiting(ticket, None, size_bytes, frames=len(boarding)), train)
+        return True
+
+    def _commit_train(self, frames: list[PlainFrame]) -> Train | None:
+        slots = {frame.identity.slot_id for frame in frames if isinstance(frame.identity, SlotFrame)}
+        channel = frames[0].channel
+        if self._principal.needs_disk((channel,), slots) or not self._principal.may("publish", channel):
+            return None
+        try:
+            return self._desk.store.commit_train(frames, lane=self._lane)
+        except HoldfastError:
+            return None
 
     def _begin(self, data: bytes) -> None:
         waiting = _Waiting(self._answers.expect(), None, len(data))
@@ -186,7 +259,7 @@ class IngestHandler:
             self._release(waiting.size_bytes)
             return
         try:
-            self._admit(frame)
+            self._keep()
         except HoldfastError as error:
             self._refuse(waiting, error)
             return
@@ -197,25 +270,31 @@ class IngestHandler:
             self._answers.accept(waiting.ticket)
             self._desk.soon(self)
             return
-        if waiting.size_bytes <= INLINE_BYTES_MAX:
+        if waiting.size_bytes <= INLINE_BYTES_MAX and not self._needs_disk(frame):
             self._submit(waiting)
         else:
             self._in_thread(lambda: self._commit(frame), lambda done: self._submitted(waiting, done))
 
-    def _admit(self, frame: Frame | None) -> None:
-        """Raise unless the frame may be stored, and what it leaves behind may be kept."""
+    def _keep(self) -> None:
+        """Raise unless what a message leaves behind may be kept."""
         kept_bytes = self._reader.kept_bytes
         if kept_bytes != self._kept_bytes:
             change, self._kept_bytes = kept_bytes - self._kept_bytes, kept_bytes
             self._desk.keep(change)
-        if frame is not None:
-            for entry in frame.entries:
-                self._principal.require("publish", entry.channel)
-            if isinstance(frame.identity, SlotFrame):
-                self._principal.bind_slot(frame.identity.slot_id)
+
+    def _needs_disk(self, frame: Frame) -> bool:
+        """Whether the disk must be looked at before the frame can be in the store's queue."""
+        slots = {frame.identity.slot_id} if isinstance(frame.identity, SlotFrame) else ()
+        channels = [entry.channel for entry in frame.entries]
+        return self._principal.needs_disk(channels, slots) or self._desk.store.needs_disk(frame.entries, frame.identity)
 
     def _commit(self, frame: Frame) -> CommitFuture:
-        """Hand the frame to the store; `Backpressure` if it has no room. On the loop, or on a thread."""
+        """Hand the frame to the store, if it may be stored; `Backpressure` if there is no room. On the loop, or on a
+        thread."""
+        for entry in frame.entries:
+            self._principal.require("publish", entry.channel)
+        if isinstance(frame.identity, SlotFrame):
+            self._principal.bind_slot(frame.identity.slot_id)
         return self._desk.store.commit_frame_async(frame.entries, identity=frame.identity, wait=False, lane=self._lane)
 
     def _submit(self, waiting: _Waiting) -> bool:
@@ -241,7 +320,7 @@ class IngestHandler:
         else:
             self._queued(waiting, done.result())
 
-    def _queued(self, waiting: _Waiting, future: CommitFuture) -> None:
+    def _queued(self, waiting: _Waiting, future: CommitFuture | Train) -> None:
         self._inflight.append((waiting, future))
         if future.done():
             self._desk.soon(self)
@@ -264,7 +343,7 @@ class IngestHandler:
     # -- a full store -----------------------------------------------------------------------------------------------
 
     def _wait_for_room(self, waiting: _Waiting, error: Backpressure) -> bool:
-        """Keep the frame until there is room, or refuse it after the deadline; whether that is settled now."""
+        """Keep the frame until there is room, or refuse it after the deadline; whether that is over now."""
         now_ns = self._desk.clock.monotonic_ns()
         if self._stalled is None:
             waiting.since_ns = now_ns
@@ -275,15 +354,11 @@ class IngestHandler:
         waited_ns = now_ns - waiting.since_ns
         if waited_ns < self._desk.state.config.ingest_write_deadline_ns:
             return False
-        self._refuse(
-            waiting,
-            Backpressure(
-                bound=error.bound,
-                used_bytes=error.used_bytes,
-                cap_bytes=error.cap_bytes,
-                waited_s=waited_ns / NS_PER_S,
-                slowest=error.slowest,
-            ),
+        late = Backpressure(
+            bound=error.bound, used_bytes=error.used_bytes, cap_bytes=error.cap_bytes, waited_s=waited_ns / NS_PER_S
+        )
+        self._in_thread(
+            lambda: self._desk.store.blame(late), lambda done: self._refuse(waiting, done.exception() or done.result())
         )
         return True
 
@@ -307,7 +382,10 @@ class IngestHandler:
         inflight = self._inflight
         while inflight and inflight[0][1].done():
             waiting, future = inflight.popleft()
-            self._settle_one(waiting, future)
+            if isinstance(future, Train):
+                self._settle_train(waiting, future)
+            else:
+                self._settle_one(waiting, future)
         self._answer()
         if self._finishing and self._is_idle():
             failed = self._desk.state.failure is not None
@@ -321,12 +399,19 @@ class IngestHandler:
             self._refuse(waiting, error)
             return
         self._release(waiting.size_bytes)
-        self._note(receipt)
         self._answers.accept(waiting.ticket, receipt)
-        if self._durable_ack:
-            marks = self._desk.durable_marks
-            for entry in receipt.entries:
-                self._answers.durable(entry.channel, marks.get(entry.channel, 0))
+        self._note((receipt,))
+
+    def _settle_train(self, waiting: _Waiting, train: Train) -> None:
+        answer = train.answer
+        assert answer is not None
+        if answer.refusal is None:
+            self._release(waiting.size_bytes)
+            self._answers.accept(waiting.ticket, *answer.receipts)
+        else:
+            waiting.ticket = self._answers.accept_first(waiting.ticket, answer.receipts, messages=waiting.frames)
+            self._refuse(waiting, answer.refusal)
+        self._note(answer.receipts)
 
     def became_durable(self, news: dict[str, int]) -> None:
         """Channels are in the object store up to these seqs."""
@@ -334,9 +419,13 @@ class IngestHandler:
             self._answers.durable(channel, seq)
         self._answer()
 
-    def _note(self, receipt: FrameReceipt) -> None:
-        if receipt.duplicate:
-            self._desk.state.totals.duplicates += 1
+    def _note(self, receipts: Sequence[FrameReceipt]) -> None:
+        """Count repeats; say what is in the object store already, to those who asked for that."""
+        self._desk.state.totals.duplicates += sum([receipt.duplicate for receipt in receipts])
+        if self._durable_ack:
+            marks = self._desk.durable_marks
+            for channel in {entry.channel for receipt in receipts for entry in receipt.entries}:
+                self._answers.durable(channel, marks.get(channel, 0))
 
     def _refuse(self, waiting: _Waiting, error: BaseException) -> None:
         self._release(waiting.size_bytes)
@@ -354,8 +443,9 @@ class IngestHandler:
 
     def _drop_backlog(self) -> None:
         """What comes after a refusal is consumed."""
-        self._release(sum(map(len, self._backlog)))
+        self._release(sum(map(len, self._backlog)) - self._arrived_bytes)
         self._backlog.clear()
+        self._one_by_one = 0
 
     def _answer(self) -> None:
         if self._gone or self.connection.is_closing:
@@ -388,6 +478,10 @@ class IngestHandler:
         if self._held_bytes < self._desk.state.config.ingest_connection_inflight_bytes:
             self.connection.resume(Pause.INFLIGHT)
         self._desk.release(size_bytes)
+
+
+def _go_together(first: PlainFrame, frame: PlainFrame) -> bool:
+    return frame.channel == first.channel and frame.schema is first.schema
 
 
 def ingest_route(desk: IngestDesk) -> Route:

@@ -196,6 +196,7 @@ class Server:
             now_ns = self.state.clock.monotonic_ns()
             for connection in list(self.door.connections.values()):
                 connection.sweep(now_ns, self.state.config)
+            self.door.unfinished.sweep()
             tier = self.state.tier
             failure = self.state.store.failure or (tier.failure if tier is not None else None)
             if failure is not None:

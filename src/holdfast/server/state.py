@@ -6,6 +6,7 @@ does. A `ConnectionInfo` is kept current by its connection and leaves the table 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.clock import Clock
@@ -48,11 +49,23 @@ class Totals:
     """By HTTP status."""
     frames: int = 0
     bytes: int = 0
+    together: int = 0
+    """Frames that went to the store as part of a train."""
     duplicates: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
     """By category."""
     stalls: int = 0
     """How often a frame had to wait for a full store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What a part above the server counts (`is_counter`) or measures."""
+
+    name: str
+    text: str
+    value: float
+    is_counter: bool = False
 
 
 @dataclass(slots=True)
@@ -73,6 +86,8 @@ class ServerState:
     """Why the store stopped; the process is about to end."""
     connections_by_id: dict[int, ConnectionInfo] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
+    more_figures: list[Callable[[], Sequence[Figure]]] = field(default_factory=list)
+    """What parts above the server add to its metrics; asked on the loop."""
 
     @property
     def connections(self) -> list[ConnectionInfo]:

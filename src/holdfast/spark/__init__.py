@@ -19,15 +19,30 @@ Spark has surely committed, so that nothing is evicted before.
 | admission.py | how much of what is there a micro-batch takes |
 | planning.py | from a range of offsets to tasks, and what is missing in it |
 | reading.py | what a task does |
+| pruning.py | filters of a batch, to leave segments out |
+| descriptors.py | segments described, instead of their events |
+| landing.py | segments into tables without passing the JVM |
+| landed.py | the events of described segments, in the task that writes them |
+| tables/ | Parquet, Delta and Iceberg tables |
 | columns.py | channel columns as Spark columns |
+| otlp.py | OTLP requests that were kept as they came, opened on executors |
 | access.py | what the source needs of a store, wherever it is |
 | embedded.py | access to the store in a directory |
 | remote.py | access to the store of a running server; the subscriber there |
+| many.py | several servers in one query |
+| tiered.py | access to the object store of a server, alone or behind another access |
 | adminclient.py | a client of the admin HTTP that outlasts restarts of the server |
+| sink.py | rows into a channel, once |
+| sinkoptions.py | the options of what is written |
+| frames.py | the rows of a task as frames |
 | java.py | a Java for Spark, from the wheel where there is none |
+| jobs/ | export, replay, figures of channels; compaction asked of a server |
+| pipeline/ | pipelines from YAML or a program: read, checked, run, watched |
 | session.py | a session with the settings that work best, and our package on executors |
 """
 
+from holdfast.spark.landing import land
 from holdfast.spark.session import register, session
+from holdfast.spark.sink import write_batch
 
-__all__ = ["register", "session"]
+__all__ = ["land", "register", "session", "write_batch"]

@@ -23,6 +23,15 @@ class ChannelFacts:
     name: str
     first_seq: int
     end_seq: int
+    server: str = ""
+    """Its address, if the query reads from several."""
+    unsealed: bool = False
+    """Whether it has events that are in no segment yet, as far as that is known."""
+
+    @property
+    def key(self) -> str:
+        """What offsets call it."""
+        return channel_key(self.server, self.name)
 
 
 @dataclass(frozen=True)
@@ -37,10 +46,29 @@ class SegmentRef:
     crc32c: int
     first_committed_id: int
     last_ingested_at_ns: int
+    last_committed_id: int = 2**63 - 1
+    first_ingested_at_ns: int = 0
+    first_event_time_ns: int | None = None
+    last_event_time_ns: int | None = None
+    server: str = ""
+    object_key: str = ""
+    """Its name in the object store, where that is known."""
+    remote: bool = False
+    """Whether it is only in the tier; a server fetches it from there."""
+
+    @property
+    def key(self) -> str:
+        """What offsets call its channel."""
+        return channel_key(self.server, self.channel)
+
+
+def channel_key(server: str, channel: str) -> str:
+    """A channel in offsets; with its server only if there are several."""
+    return f"{server}/{channel}" if server else channel
 
 
 class StoreAccess(Protocol):
-    """Read-only access to a store."""
+    """Read-only access to a store. `channel` is a channel's key."""
 
     def channels(self) -> list[ChannelFacts]:
         """The channels that the options name and that exist, by name; a picture of now."""
@@ -53,6 +81,9 @@ class StoreAccess(Protocol):
 
     def segments(self, channel: str, *, from_seq: int) -> Iterator[SegmentRef]:
         """Segments with events at or behind `from_seq`, in order, fetched as they are asked for."""
+
+    def seal(self, channel: str) -> None:
+        """Ask for what is in no segment yet to be put into one soon, where that is possible."""
 
     def opened(self, segment: SegmentRef) -> AbstractContextManager[SegmentReader]:
         """Its reader, after its bytes were found to be those the catalog describes.

@@ -14,18 +14,18 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from holdfast.clock import NS_PER_S, Clock, SystemClock
 from holdfast.errors import AccessRefused, BadRequest, DamagedData, ServerAway, UnknownChannel
-from holdfast.spark.options import SourceOptions
 
 REQUEST_TIMEOUT_S = 30.0
 """How long one answer may take; a segment is sent in pieces, each of which counts anew."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.1, 2.0
 PAGE = 1000
 PIECE_BYTES = 1 << 20
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
 _TRY_AGAIN = {429, 500, 502, 503, 504}
 
 
@@ -43,10 +43,23 @@ class _Refusal(Exception):
     where: Mapping[str, object]
 
 
+class ServerOptions(Protocol):
+    """Which server, and the credential for it."""
+
+    @property
+    def addr(self) -> str: ...
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def token_file(self) -> str: ...
+
+
 class AdminClient:
     """Asks one server. Used by one thread."""
 
-    def __init__(self, options: SourceOptions, *, patience_s: float, clock: Clock | None = None) -> None:
+    def __init__(self, options: ServerOptions, *, patience_s: float, clock: Clock | None = None) -> None:
         self.addr = options.addr
         self.patience_s = patience_s
         self._options = options
@@ -71,6 +84,11 @@ class AdminClient:
         """The data of the answer to a change that may be repeated."""
         return self._ask("POST", _path(parts, {}), json.dumps(body).encode())["data"]
 
+    def send_frame(self, channel: str, stream: bytes, *, slot_id: str, fsn: int) -> Any:
+        """Store an Arrow stream as a frame of a slot; the data of the answer, the same for a repeat."""
+        headers = {"Content-Type": ARROW_STREAM, "X-Holdfast-Slot-Id": slot_id, "X-Holdfast-First-Fsn": str(fsn)}
+        return self._ask("POST", _path(("channels", channel, "events"), {}), stream, headers)["data"]
+
     def download(self, target: Path, *parts: str, etag: str, size_bytes: int) -> None:
         """A file of known size into `target`; a broken transfer is taken up where it broke."""
         with target.open("wb") as sink:
@@ -91,9 +109,9 @@ class AdminClient:
 
     # -- how --------------------------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> Any:
+    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None = None) -> Any:
         def attempt() -> Any:
-            with _Exchange(self, method, path, body=body, headers={}) as response:
+            with _Exchange(self, method, path, body=body, headers=headers or {}) as response:
                 return json.loads(response.read())
 
         return self._repeat(attempt)

@@ -42,10 +42,10 @@ def admit(
         return canonical({**end, **ahead})
     taken = _Taken(limits)
     streams = [_parts(segments, channel, start.get(channel, 1), seq) for channel, seq in ahead.items()]
-    for part in heapq.merge(*streams, key=lambda part: part.first_committed_id):
+    for part in heapq.merge(*streams, key=_order):
         events = taken.take(part)
         if events:
-            end[part.channel] = part.first_seq + events
+            end[part.key] = part.first_seq + events
         if events < part.last_seq - part.first_seq + 1:
             return canonical(end)
     return canonical({**end, **ahead})  # also past what is gone at the end, which no segment holds
@@ -57,11 +57,19 @@ def _parts(
     """Segments cut to `start..end-1`, with the bytes of what is left of them."""
     for segment in segments(channel, start):
         first, last = max(segment.first_seq, start), min(segment.last_seq, end - 1)
-        if first > last:
+        if first >= end:
             return
+        if first > last:  # a list in pages has events twice if segments were put together meanwhile
+            continue
         rows = segment.last_seq - segment.first_seq + 1
         size_bytes = -(-segment.size_bytes * (last - first + 1) // rows)
         yield replace(segment, first_seq=first, last_seq=last, size_bytes=size_bytes)
+        start = last + 1
+
+
+def _order(part: SegmentRef) -> tuple[int, int]:
+    """As committed; servers count for themselves, and of several the time at which events came in decides."""
+    return (part.first_ingested_at_ns if part.server else 0, part.first_committed_id)
 
 
 class _Taken:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from holdfast.spark.descriptors import describe
 from holdfast.spark.options import SourceOptions
 from holdfast.spark.planning import Task, pieces_of, tasks_of
+from holdfast.spark.pruning import Bounds, bounds_of
 from holdfast.spark.reading import read_pieces, tell_lost
 from holdfast.spark.resolving import INTERACTIVE_PATIENCE_S, open_access, resolve
 
@@ -24,6 +26,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._schema = schema
         self._options = options
+        self._bounds = Bounds()
 
     def partitions(self) -> Sequence[InputPartition]:
         """The range as of now, in tasks."""
@@ -31,16 +34,32 @@ class BatchReader(DataSourceReader):
         access = open_access(options, patience_s=INTERACTIVE_PATIENCE_S)
         channels = access.channels()
         start, end = resolve(access, channels, options.starting), resolve(access, channels, options.ending)
-        reach = {facts.name: facts.end_seq for facts in channels}
+        reach = {facts.key: facts.end_seq for facts in channels}
         end = {name: min(seq, reach[name]) for name, seq in end.items()}
-        pieces, lost = pieces_of(access, start, end, {facts.name: facts.first_seq for facts in channels})
+        pieces, lost = pieces_of(access, start, end, {facts.key: facts.first_seq for facts in channels})
         tell_lost(lost, fail=options.fail_on_data_loss)
-        return tasks_of(pieces)
+        return tasks_of(self._bounds.cut(pieces))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a task. Without tasks Spark asks once, with a partition that is none of ours."""
         if not isinstance(partition, Task):
             return iter(())
-        access = open_access(self._options, patience_s=TASK_PATIENCE_S)
-        target = to_arrow_schema(self._schema, timezone="UTC")
-        return read_pieces(access, partition.pieces, target, fail_on_data_loss=self._options.fail_on_data_loss)
+        return read_task(self._options, partition, self._schema)
+
+
+class PruningReader(BatchReader):
+    """The same with filters; Spark refuses a reader that takes them while its own setting for that is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keep what they say of segments, and give all of them back."""
+        self._bounds = bounds_of(filters, event_time=self._options.event_time)
+        return filters
+
+
+def read_task(options: SourceOptions, task: Task, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """What a task yields: events, or descriptors of where they are."""
+    target = to_arrow_schema(schema, timezone="UTC")
+    if options.emit == "segments":
+        return iter([describe(task.pieces, target)])
+    access = open_access(options, patience_s=TASK_PATIENCE_S)
+    return read_pieces(access, task.pieces, target, fail_on_data_loss=options.fail_on_data_loss)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.disk.filesystem import Mode
 from holdfast.disk.local import LocalFilesystem
-from holdfast.errors import BadRequest, CorruptData, UnknownChannel, UnsupportedFormat
+from holdfast.errors import BadRequest, CorruptData, OnlyInTier, UnknownChannel, UnsupportedFormat
 from holdfast.spark.access import ChannelFacts, SegmentRef
 from holdfast.spark.options import SourceOptions
 from holdfast.store.catalog import CATALOG_NAME, Catalog, PublishedSegment, segment_file_name
@@ -68,6 +68,9 @@ class EmbeddedAccess:
         """In order."""
         segments = self._channel(channel).segments
         return iter(segments[bisect_left(segments, from_seq, key=lambda segment: segment.last_seq) :])
+
+    def seal(self, channel: str) -> None:
+        """Only the owner of the store can."""
 
     @contextmanager
     def opened(self, segment: SegmentRef) -> Iterator[SegmentReader]:
@@ -130,7 +133,12 @@ class EmbeddedAccess:
 def open_file(directory: Path, segment: SegmentRef) -> Iterator[SegmentReader]:
     """A segment of the store in `directory`, proven by its checksum."""
     path = directory / CHANNELS_DIR / segment.channel / segment_file_name(segment.number)
-    file = LocalFilesystem().open(path, Mode.READ)
+    try:
+        file = LocalFilesystem().open(path, Mode.READ)
+    except FileNotFoundError:
+        if segment.remote:
+            raise OnlyInTier(channel=segment.channel, segment_seq=segment.number) from None
+        raise
     try:
         with SegmentReader.open(file, expected_crc32c=segment.crc32c) as reader:
             yield reader
@@ -159,4 +167,9 @@ def _ref(channel: str, segment: PublishedSegment) -> SegmentRef:
         crc32c=segment.crc32c,
         first_committed_id=meta.first_committed_id,
         last_ingested_at_ns=meta.last_ingested_at_ns,
+        last_committed_id=meta.last_committed_id,
+        first_ingested_at_ns=meta.first_ingested_at_ns,
+        first_event_time_ns=meta.first_event_time_ns,
+        last_event_time_ns=meta.last_event_time_ns,
+        remote=segment.remote,
     )

@@ -6,7 +6,9 @@ allowed. Names are compared without case, as Spark does. The secret of `token` i
 | option | value | default |
 |---|---|---|
 | path | directory of an embedded store, or of the server's store where executors see it | |
-| addr | the admin address of a server, `http://127.0.0.1:9001` | |
+| addr | the admin address of a server, `http://127.0.0.1:9001`; several separated by commas | |
+| tier | the object store of a server, `s3://bucket` or `file:///folder`; alone, or beside `path` or `addr` | |
+| tierPrefix, tierEndpoint, tierRegion, tierCredentialsFile | as the server's settings `tier.…` | as there |
 | channel | a name, several separated by commas, or a glob | |
 | subscriber | the durable name that confirms what Spark has committed; with `addr` only | none |
 | startingOffsets | `earliest`, `latest`, `subscriber`, a time, or JSON by channel | see below |
@@ -14,6 +16,10 @@ allowed. Names are compared without case, as Spark does. The secret of `token` i
 | maxEventsPerTrigger | events of a micro-batch | no limit |
 | maxBytesPerTrigger | bytes of segments in a micro-batch | `1GiB` |
 | maxSegmentsPerTrigger | segments of a micro-batch | no limit |
+| emit | `rows`, or `segments`: descriptors of segments instead of their events | `rows` |
+| pushdown | whether a batch takes filters; needs `spark.sql.python.filterPushdown.enabled` | `false` |
+| eventTime | the column whose times the channel's segments note, for filters | none |
+| tailLatency | `low` seals events as soon as a stream asks for them; with `addr` only | `normal` |
 | failOnDataLoss | whether events that are gone end the query | `true` |
 | includeMetadata | whether rows have `_seq` and the other system columns | `false` |
 | token, tokenFile | the credential for `addr`, or a file with it | none |
@@ -26,12 +32,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import translate
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from holdfast.config.tier import TierConfig
 from holdfast.config.values import parse_size
 from holdfast.errors import InvalidConfig
 
@@ -43,6 +50,9 @@ BATCH_BYTES_DEFAULT = 1 << 30
 """A backlog becomes several micro-batches, each some seconds of work on one machine."""
 CHANNELS_MAX = 1000
 """Names in `channel`; more are better told by a glob."""
+
+
+_OF_STREAMS = ("subscriber", "maxEventsPerTrigger", "maxBytesPerTrigger", "maxSegmentsPerTrigger", "tailLatency")
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,20 @@ class SourceOptions:
     token: str = field(repr=False)
     token_file: str = ""
     given: frozenset[str] = frozenset()
+    emit: str = "rows"
+    pushdown: bool = False
+    tail_latency: str = "normal"
+    event_time: str = ""
+    tier: TierConfig | None = None
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The addresses, in the order of their names, which is that of offsets."""
+        return tuple(sorted(self.addr.split(","))) if self.addr else ()
+
+    def at(self, addr: str) -> SourceOptions:
+        """The same of one server."""
+        return replace(self, addr=addr)
 
     def matches(self, channel: str) -> bool:
         """Whether a channel is read."""
@@ -94,13 +118,15 @@ class SourceOptions:
 
     def check_batch(self) -> SourceOptions:
         """The same for a batch, which confirms nothing and has no triggers."""
-        for name in ("subscriber", "maxEventsPerTrigger", "maxBytesPerTrigger", "maxSegmentsPerTrigger"):
+        for name in _OF_STREAMS:
             if name.lower() in self.given:
                 raise InvalidConfig(key=name, reason="is for streams; leave it out with spark.read")
         return self
 
     def check_stream(self) -> SourceOptions:
-        """The same for a stream, which has no end."""
+        """The same for a stream, which has no end and gets no filters."""
+        if self.pushdown:
+            raise InvalidConfig(key="pushdown", reason="is for batches: Spark gives no filters to streams")
         if "endingoffsets" in self.given:
             raise InvalidConfig(key="endingOffsets", reason="is for batches; leave it out with spark.readStream")
         return self
@@ -123,14 +149,14 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     patterns = _patterns(given.get("channel", ""))
     read = SourceOptions(
         path=given.get("path", ""),
-        addr=_address(given.get("addr", "")),
+        addr=",".join(dict.fromkeys(read_address(part.strip()) for part in given.get("addr", "").split(",") if part)),
         patterns=patterns,
         subscriber=given.get("subscriber", ""),
         starting=_positions("startingOffsets", given.get("startingoffsets", "earliest"), patterns),
         ending=_positions("endingOffsets", given.get("endingoffsets", "latest"), patterns),
         limits=Limits(
             events=_count("maxEventsPerTrigger", given),
-            size_bytes=_size(given),
+            size_bytes=read_size("maxBytesPerTrigger", given, default=BATCH_BYTES_DEFAULT),
             segments=_count("maxSegmentsPerTrigger", given),
         ),
         fail_on_data_loss=_flag("failOnDataLoss", given, default=True),
@@ -138,11 +164,22 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         token=given.get("token", ""),
         token_file=given.get("tokenfile", ""),
         given=frozenset(given),
+        emit=_word("emit", given, ("rows", "segments")),
+        pushdown=_flag("pushdown", given, default=False),
+        tail_latency=_word("tailLatency", given, ("normal", "low")),
+        event_time=given.get("eventtime", ""),
+        tier=_tier(given),
     )
     _check_together(read)
     return read
 
 
+_TIER = {
+    "tierPrefix": "tier.prefix",
+    "tierEndpoint": "tier.endpoint",
+    "tierRegion": "tier.region",
+    "tierCredentialsFile": "tier.credentials_file",
+}
 _NAMES = {
     name.lower(): name
     for name in (
@@ -159,6 +196,12 @@ _NAMES = {
         "includeMetadata",
         "token",
         "tokenFile",
+        "emit",
+        "pushdown",
+        "tailLatency",
+        "eventTime",
+        "tier",
+        *_TIER,
     )
 }
 
@@ -166,10 +209,17 @@ _NAMES = {
 def _check_together(read: SourceOptions) -> None:
     rules: tuple[tuple[Callable[[], bool], str, str], ...] = (
         (
-            lambda: not (read.path or read.addr),
+            lambda: not (read.path or read.addr or read.tier),
             "path",
-            "is missing: give path (an embedded store) or addr (a server's admin address)",
+            "is missing: give path (an embedded store), addr (a server's admin address) or tier (its object store)",
         ),
+        (
+            lambda: len(read.servers) > 1 and bool(read.path or read.tier),
+            "addr",
+            "names several servers, and path or tier only one store; leave them out",
+        ),
+        (lambda: bool(read.event_time) and not read.pushdown, "eventTime", "is for filters: set pushdown to true"),
+        (lambda: read.tail_latency == "low" and not read.addr, "tailLatency", "needs addr: a server seals what it has"),
         (
             lambda: bool(read.subscriber) and not read.addr,
             "subscriber",
@@ -203,7 +253,8 @@ def _patterns(text: str) -> tuple[str, ...]:
     return patterns
 
 
-def _address(text: str) -> str:
+def read_address(text: str) -> str:
+    """The admin address of a server, or nothing."""
     if not text:
         return ""
     parts = urlsplit(text)
@@ -224,16 +275,17 @@ def _count(name: str, given: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _size(given: Mapping[str, str]) -> int:
-    text = given.get("maxbytespertrigger")
+def read_size(name: str, given: Mapping[str, str], *, default: int) -> int:
+    """An option that is a size above 0."""
+    text = given.get(name.lower())
     if text is None:
-        return BATCH_BYTES_DEFAULT
+        return default
     try:
         size = parse_size(text)
     except ValueError as error:
-        raise InvalidConfig(key="maxBytesPerTrigger", reason=str(error)) from None
+        raise InvalidConfig(key=name, reason=str(error)) from None
     if size < 1:
-        raise InvalidConfig(key="maxBytesPerTrigger", reason=f"{text!r} is no size above 0")
+        raise InvalidConfig(key=name, reason=f"{text!r} is no size above 0")
     return size
 
 
@@ -242,6 +294,22 @@ def _flag(name: str, given: Mapping[str, str], *, default: bool) -> bool:
     if text not in ("true", "false"):
         raise InvalidConfig(key=name, reason=f"{text!r} is neither true nor false")
     return text == "true"
+
+
+def _word(name: str, given: Mapping[str, str], words: tuple[str, ...]) -> str:
+    text = given.get(name.lower(), words[0]).lower()
+    if text not in words:
+        raise InvalidConfig(key=name, reason=f"{text!r} is none of {', '.join(words)}")
+    return text
+
+
+def _tier(given: Mapping[str, str]) -> TierConfig | None:
+    settings = {setting: given[name.lower()] for name, setting in _TIER.items() if name.lower() in given}
+    if "tier" not in given:
+        if settings:
+            raise InvalidConfig(key="tier", reason="is missing: its other options are given")
+        return None
+    return TierConfig.from_mapping({"tier.url": given["tier"], **settings})
 
 
 # ------------------------------------------------------------------------------------------------------------ positions

@@ -66,7 +66,7 @@ def pieces_of(
         first = start.get(channel, 1)
         if first >= end_seq:
             continue
-        found = _pieces(access, channel, (max(first, floors.get(channel, end_seq)), end_seq - 1))
+        found = pieces_within(access, channel, (max(first, floors.get(channel, end_seq)), end_seq - 1))
         pieces += found
         missing = _missing(found, (first, end_seq - 1))
         if missing:
@@ -75,7 +75,8 @@ def pieces_of(
     return pieces, lost
 
 
-def _pieces(access: StoreAccess, channel: str, span: tuple[int, int]) -> list[Piece]:
+def pieces_within(access: StoreAccess, channel: str, span: tuple[int, int]) -> list[Piece]:
+    """What segments hold now of a range of seqs, both ends included, each event once."""
     first, last = span
     found: list[Piece] = []
     if first > last:
@@ -83,7 +84,9 @@ def _pieces(access: StoreAccess, channel: str, span: tuple[int, int]) -> list[Pi
     for segment in access.segments(channel, from_seq=first):
         if segment.first_seq > last:
             break
-        found.append(Piece(segment, max(first, segment.first_seq), min(last, segment.last_seq)))
+        if segment.last_seq >= first:  # a list in pages has events twice if segments were put together meanwhile
+            found.append(Piece(segment, max(first, segment.first_seq), min(last, segment.last_seq)))
+            first = segment.last_seq + 1
     return found
 
 

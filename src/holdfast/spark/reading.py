@@ -13,13 +13,16 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from holdfast.errors import EventsGone
+from holdfast.model.intervals import IntervalSet
 from holdfast.model.schema import SYSTEM_COLUMNS
 from holdfast.spark.access import StoreAccess
 from holdfast.spark.columns import conform
-from holdfast.spark.planning import Lost, Piece
+from holdfast.spark.planning import Lost, Piece, pieces_within
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.telemetry import event
 
+MOVES_MAX = 3
+"""How often a task looks again for events whose segment was put together with others while it ran."""
 SLICE_ROWS = 20_000
 SLICE_BYTES = 16 << 20
 """Spark copies a batch as a whole: larger ones are slower, smaller than a few thousand rows too."""
@@ -29,14 +32,29 @@ def read_pieces(
     access: StoreAccess, pieces: Sequence[Piece], target: pa.Schema, *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """The events of a task, in order."""
-    for piece in pieces:
+    waiting = [(piece, MOVES_MAX) for piece in reversed(pieces)]
+    while waiting:
+        piece, moves = waiting.pop()
         try:
             with access.opened(piece.segment) as reader:
                 for batch in _batches(reader, piece, target):
                     yield from slices(batch)
         except FileNotFoundError:
-            lost = Lost(piece.segment.channel, piece.first_seq, piece.last_seq)
-            tell_lost([lost], fail=fail_on_data_loss)
+            found, lost = _moved(access, piece) if moves else ([], [_lost(piece)])
+            tell_lost(lost, fail=fail_on_data_loss)
+            waiting += [(part, moves - 1) for part in reversed(found)]
+
+
+def _moved(access: StoreAccess, piece: Piece) -> tuple[list[Piece], list[Lost]]:
+    """Where the events of a segment are that is not there any more: it was put together with others, or evicted."""
+    channel, span = piece.segment.key, (piece.first_seq, piece.last_seq)
+    found = [part for part in pieces_within(access, channel, span) if part.segment.number != piece.segment.number]
+    there = IntervalSet((part.first_seq, part.last_seq) for part in found)
+    return found, [Lost(channel, *gap) for gap in there.missing(*span)]
+
+
+def _lost(piece: Piece) -> Lost:
+    return Lost(piece.segment.key, piece.first_seq, piece.last_seq)
 
 
 def _batches(reader: SegmentReader, piece: Piece, target: pa.Schema) -> Iterator[pa.RecordBatch]:

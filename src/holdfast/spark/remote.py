@@ -30,6 +30,8 @@ NAMES_ASKED_MAX = 20
 """Up to so many channels are asked for one by one; more come from the list of all."""
 
 
+GRACE = "1h"
+"""Spark does not sync its checkpoint: after a power cut of the driver a query may read again what it has confirmed."""
 ACKS_MAX = 1000
 """Ranges that the server takes in one request."""
 
@@ -77,7 +79,15 @@ class RemoteAccess:
                 crc32c=int(entry["crc32c"], 16),
                 first_committed_id=entry["first_committed_id"],
                 last_ingested_at_ns=entry["last_ingested_at_ns"],
+                last_committed_id=entry["last_committed_id"],
+                first_ingested_at_ns=entry["first_ingested_at_ns"],
+                first_event_time_ns=entry["first_event_time_ns"],
+                last_event_time_ns=entry["last_event_time_ns"],
             )
+
+    def seal(self, channel: str) -> None:
+        """What the server has in memory is published soon."""
+        self._client.post("channels", channel, "seal", body={})
 
     @contextmanager
     def opened(self, segment: SegmentRef) -> Iterator[SegmentReader]:
@@ -144,7 +154,8 @@ class RemoteSubscriber:
     def _register(self, channels: list[str], place: Place) -> Any:
         words: Mapping[Place, str] = {"earliest": "first", "latest": "new", "subscriber": "first"}
         start = words.get(place, place if isinstance(place, int) else str(place))
-        return self._client.post("subscribers", self._options.subscriber, body={"channels": channels, "start": start})
+        body = {"channels": channels, "start": start, "grace": GRACE}
+        return self._client.post("subscribers", self._options.subscriber, body=body)
 
     def confirm(self, offsets: Mapping[str, int]) -> None:
         """Everything below these seqs is surely in Spark's output; said once per process and position.
@@ -177,4 +188,4 @@ class RemoteSubscriber:
 def _facts(entry: Any) -> ChannelFacts:
     end_seq = entry["published_seq"] + 1
     first_seq = end_seq if entry["first_seq"] is None else min(entry["first_seq"], end_seq)
-    return ChannelFacts(entry["name"], first_seq, end_seq)
+    return ChannelFacts(entry["name"], first_seq, end_seq, unsealed=entry["next_seq"] > end_seq)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.clock import NS_PER_S
+from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest
 from holdfast.model.evolution import merge_schemas
 from holdfast.spark.access import ChannelFacts, StoreAccess
@@ -16,9 +17,12 @@ from holdfast.spark.adminclient import AdminClient
 from holdfast.spark.admission import Offsets, canonical
 from holdfast.spark.columns import spark_schema
 from holdfast.spark.embedded import EmbeddedAccess
+from holdfast.spark.many import ManyServers, ManySubscribers, Subscriber
 from holdfast.spark.options import Place, Positions, SourceOptions
-from holdfast.spark.remote import RemoteAccess
+from holdfast.spark.remote import RemoteAccess, RemoteSubscriber
+from holdfast.spark.tiered import TierAccess, TieredAccess
 from holdfast.store.segments.runs import SYSTEM_TYPES
+from holdfast.tier.opening import open_objects
 
 INTERACTIVE_PATIENCE_S = 5.0
 """Somebody waits for the answer, and the address may be wrong."""
@@ -26,14 +30,35 @@ INTERACTIVE_PATIENCE_S = 5.0
 
 def open_access(options: SourceOptions, *, patience_s: float) -> StoreAccess:
     """The store that the options name."""
+    if len(options.servers) > 1:
+        accesses = {addr: _server(options.at(addr), patience_s) for addr in options.servers}
+        return ManyServers(accesses, lenient=not patience_s)
+    if options.tier is None:
+        return _server(options, patience_s) if options.addr else EmbeddedAccess(options)
+    tier = TierAccess(options, open_objects(options.tier, LocalFilesystem()))
     if options.addr:
-        return RemoteAccess(options, AdminClient(options, patience_s=patience_s))
-    return EmbeddedAccess(options)
+        return TieredAccess(_server(options, patience_s), tier, local=bool(options.path))
+    return TieredAccess(EmbeddedAccess(options), tier, local=True) if options.path else tier
+
+
+def _server(options: SourceOptions, patience_s: float) -> RemoteAccess:
+    return RemoteAccess(options, AdminClient(options, patience_s=patience_s))
+
+
+def open_subscriber(options: SourceOptions, *, patience_s: float) -> Subscriber | None:
+    """The subscriber that stands for a query; None if it has none."""
+    if not options.subscriber:
+        return None
+    made = {
+        addr: RemoteSubscriber(options.at(addr), AdminClient(options.at(addr), patience_s=patience_s))
+        for addr in options.servers
+    }
+    return made[options.addr] if len(made) == 1 else ManySubscribers(made)
 
 
 def resolve(access: StoreAccess, channels: Iterable[ChannelFacts], positions: Positions) -> Offsets:
     """By channel the seq that a position stands for; a stated seq is taken as it is."""
-    return canonical({facts.name: _seq(access, facts, positions.of(facts.name)) for facts in channels})
+    return canonical({facts.key: _seq(access, facts, positions.of(facts.name)) for facts in channels})
 
 
 def _seq(access: StoreAccess, facts: ChannelFacts, place: Place) -> int:
@@ -46,7 +71,7 @@ def _seq(access: StoreAccess, facts: ChannelFacts, place: Place) -> int:
 
 def _seq_at(access: StoreAccess, facts: ChannelFacts, time_ns: int) -> int:
     """The first event that came in at or after a time."""
-    for segment in access.segments(facts.name, from_seq=facts.first_seq):
+    for segment in access.segments(facts.key, from_seq=facts.first_seq):
         if segment.last_ingested_at_ns >= time_ns:
             with access.opened(segment) as reader:
                 return max(facts.first_seq, reader.runs.first_seq_ingested_at(time_ns))
@@ -62,7 +87,7 @@ def infer_schema(options: SourceOptions) -> StructType:
     access = open_access(options, patience_s=INTERACTIVE_PATIENCE_S)
     schema = pa.schema([])
     for facts in access.channels():
-        schema = merge_schemas(facts.name, schema, access.schema(facts.name))
+        schema = merge_schemas(facts.name, schema, access.schema(facts.key))
     if not len(schema):
         names = ", ".join(options.patterns)
         raise BadRequest(f"no channel {names} exists yet, so its columns are not known; give them with .schema(…)")

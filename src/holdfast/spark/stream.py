@@ -31,7 +31,6 @@ from typing import cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -44,14 +43,13 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import ServerAway
 from holdfast.spark.access import ChannelFacts, SegmentRef, StoreAccess
-from holdfast.spark.adminclient import AdminClient
 from holdfast.spark.admission import NO_LIMITS, Offsets, admit, canonical
-from holdfast.spark.batch import TASK_PATIENCE_S
+from holdfast.spark.batch import read_task
+from holdfast.spark.many import Subscriber
 from holdfast.spark.options import SourceOptions
 from holdfast.spark.planning import Task, pieces_of, tasks_of
-from holdfast.spark.reading import read_pieces, tell_lost
-from holdfast.spark.remote import RemoteSubscriber
-from holdfast.spark.resolving import open_access, resolve
+from holdfast.spark.reading import tell_lost
+from holdfast.spark.resolving import open_access, open_subscriber, resolve
 from holdfast.telemetry import event
 
 POLL_S = 0.5
@@ -82,20 +80,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """For calls that may be answered with "nothing new"."""
         return open_access(self._options, patience_s=0.0)
 
-    def _subscriber(self, *, patience_s: float) -> RemoteSubscriber | None:
-        if not self._options.subscriber:
-            return None
-        return RemoteSubscriber(self._options, AdminClient(self._options, patience_s=patience_s))
-
     @cached_property
-    def _confirming(self) -> RemoteSubscriber | None:
-        return self._subscriber(patience_s=0.0)
+    def _confirming(self) -> Subscriber | None:
+        return open_subscriber(self._options, patience_s=0.0)
 
     # -- where ------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offsets:
         """Where a new query starts. With a subscriber the server keeps it, so that it is the same when asked again."""
-        subscriber = self._subscriber(patience_s=DRIVER_PATIENCE_S)
+        subscriber = open_subscriber(self._options, patience_s=DRIVER_PATIENCE_S)
         if subscriber is not None:
             return canonical(subscriber.start())
         return resolve(self._patient, self._patient.channels(), self._options.starting)
@@ -135,11 +128,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for look in range(looks):
             if look:
                 threading.Event().wait(LOOK_EVERY_S)
-            targets = self._target if self._target is not None else _ends(self._hasty.channels())
+            targets = self._target if self._target is not None else self._ends_now()
             ahead = {name: seq for name, seq in targets.items() if seq > start.get(name, 1)}
             if ahead:
                 return admit(start, ahead, limits, segments=self._segments)
         return start
+
+    def _ends_now(self) -> Offsets:
+        """How far the channels reach; what they have beyond that is sealed for the next look, if that was asked for."""
+        channels = self._hasty.channels()
+        if self._options.tail_latency == "low":
+            for facts in channels:
+                if facts.unsealed:
+                    self._hasty.seal(facts.key)
+        return _ends(channels)
 
     def _segments(self, channel: str, from_seq: int) -> Iterator[SegmentRef]:
         return self._hasty.segments(channel, from_seq=from_seq)
@@ -148,17 +150,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
-        floors = {facts.name: facts.first_seq for facts in self._patient.channels()}
+        floors = {facts.key: facts.first_seq for facts in self._patient.channels()}
         pieces, lost = pieces_of(self._patient, start, end, floors)
         tell_lost(lost, fail=self._options.fail_on_data_loss)
         return tasks_of(pieces)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a task."""
-        access = open_access(self._options, patience_s=TASK_PATIENCE_S)
-        target = to_arrow_schema(self._schema, timezone="UTC")
-        pieces = cast(Task, partition).pieces
-        return read_pieces(access, pieces, target, fail_on_data_loss=self._options.fail_on_data_loss)
+        return read_task(self._options, cast(Task, partition), self._schema)
 
     # -- done -------------------------------------------------------------------------------------------------------
 
@@ -175,4 +174,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _ends(channels: Sequence[ChannelFacts]) -> Offsets:
-    return {facts.name: facts.end_seq for facts in channels}
+    return {facts.key: facts.end_seq for facts in channels}

@@ -7,6 +7,7 @@
 | file | purpose |
 |---|---|
 | store.py | the public face: open, commit, read, flush, close, statistics |
+| prepare.py | what a caller hands over: checked, fitted, encoded; frames that travel together |
 | channels.py | names, numbers and schemas of channels |
 | answer.py | the answer to come of a commit, cheap until somebody waits |
 | lane.py | frames of one producer in flight: none is stored behind a refused one |
@@ -21,12 +22,15 @@
 | originals.py | where the events of a frame are, long after its answer |
 | event_ids.py | repeats of single events |
 | reading.py | reading across segments and the tail |
+| partitioned.py | reading the events of some partitions, without those of others |
 | listing.py | channels, segments and slots for those who look from outside |
 | ground.py | what the parts of one open store share |
 | grouping.py | one thread that handles what has queued up as a group |
 | limits.py | which limits hold for which channel |
+| compaction.py | small segments become large ones; no event, number or mark changes |
 | subscribers/ | who reads what, how far; the acknowledgement log |
-| source.py | where a segment is had again whose file is missing or damaged |
+| source.py | where the bytes of a segment are to be had besides its file |
+| copies.py | segments that are only there, for readers: a bounded folder of copies |
 | tiering.py | what a store shows to an object store behind it |
 | retention/ | what goes, when, and how every loss is told |
 | recovery.py | opening after any kind of end |
@@ -39,6 +43,7 @@
 On disk:
 
     <store>/lock  catalog.db  wal/wal-<number>.log  ack/ack-<number>.log  channels/<name>/seg-<segment_seq>.arrow
+            cache/seg-<segment_seq>-<crc32c>.arrow
 """
 
 from holdfast.store.statistics import StoreStatistics

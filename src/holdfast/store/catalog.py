@@ -15,6 +15,7 @@ logs, except what was already deleted from both: floors and remembered slots sta
 | floors | channels whose first events were discarded by a limit: the first that is left |
 | partition_floors | per channel and partition the first event that the partition still needs |
 | doomed | files of evicted segments that may still be there |
+| remote | segments whose file may be missing here, since the tier has them |
 | gone | seqs that no segment holds any more, and why: `evicted`, `damage`, `skipped` or `unknown` (`store/repair`) |
 | losses | events, bytes and segments that went unconfirmed, per channel, subscriber and reason, over all time |
 | progress | per subscriber and channel: the start and the confirmed ranges, as of the last checkpoint |
@@ -26,8 +27,8 @@ its values, so that a damaged page is found and not believed (G9).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -65,6 +66,8 @@ class PublishedSegment:
     has_guids: bool
     size_bytes: int
     crc32c: int
+    remote: bool = field(default=False, compare=False)
+    """Whether its bytes are only in the tier, as of when it was asked for."""
 
     @property
     def file_name(self) -> str:
@@ -127,6 +130,9 @@ class Catalog:
         version = int(self.meta("version") or VERSION)
         if version > VERSION:
             raise UnsupportedFormat(file=self.path, found=version, supported=VERSION)
+        noted = {row[0] for row in self._query("SELECT * FROM remote")}
+        self._remote = {number: size for _, number, size in self.segment_sizes() if number in noted} if noted else {}
+        self._remote_bytes = sum(self._remote.values())
 
     # -- meta -------------------------------------------------------------------------------------------------------
 
@@ -180,7 +186,7 @@ class Catalog:
                 "ORDER BY first_seq LIMIT 256",
                 (channel_id, first_seq, last_seq, after),
             )
-            yield from map(segment_of_row, page)
+            yield from map(self._segment, page)
             if len(page) < 256:
                 return
             after = page[-1][2]
@@ -203,7 +209,7 @@ class Catalog:
                 f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq > ? ORDER BY segment_seq LIMIT 256",
                 (after,),
             )
-            yield from map(segment_of_row, page)
+            yield from map(self._segment, page)
             if len(page) < 256:
                 return
             after = page[-1][0]
@@ -227,7 +233,7 @@ class Catalog:
             "ORDER BY segment_seq",
             (since_ns,),
         )
-        return [segment_of_row(row) for row in rows]
+        return [self._segment(row) for row in rows]
 
     def slot_ranges(self, slot_id: bytes) -> list[tuple[int, int]]:
         """Frame numbers of a slot that are in segments, or were."""
@@ -267,13 +273,13 @@ class Catalog:
     def segment(self, segment_seq: int) -> PublishedSegment | None:
         """A segment by its number."""
         rows = self._query(f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq = ?", (segment_seq,))
-        return segment_of_row(rows[0]) if rows else None
+        return self._segment(rows[0]) if rows else None
 
     def segment_after(self, segment_seq: int) -> PublishedSegment | None:
         """The segment with the next higher number."""
         sql = f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq > ? ORDER BY segment_seq LIMIT 1"
         rows = self._query(sql, (segment_seq,))
-        return segment_of_row(rows[0]) if rows else None
+        return self._segment(rows[0]) if rows else None
 
     def segment_spans(self, channel_id: int, *, first_seq: int, last_seq: int) -> list[tuple[int, int, int]]:
         """(first seq, last seq, bytes) of the segments of a channel that hold any of the range, ascending."""
@@ -301,7 +307,7 @@ class Catalog:
             f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE {_HOLDS} ORDER BY first_seq {order} LIMIT 1",
             (channel_id, *span),
         )
-        return segment_of_row(rows[0]) if rows else None
+        return self._segment(rows[0]) if rows else None
 
     # -- eviction ---------------------------------------------------------------------------------------------------
 
@@ -312,7 +318,7 @@ class Catalog:
             "ORDER BY first_seq",
             (channel_id, int(by_event_time), time_ns),
         )
-        segments = [segment_of_row(row) for row in found]
+        segments = [self._segment(row) for row in found]
         if not by_event_time:
             return segments
         return [item for item in segments if (item.meta.last_event_time_ns or item.meta.last_ingested_at_ns) < time_ns]
@@ -334,10 +340,78 @@ class Catalog:
         with self._translated(), self._database.transaction() as change:
             change.executemany("DELETE FROM segments WHERE segment_seq = ?", numbers)
             change.executemany("DELETE FROM segment_slots WHERE segment_seq = ?", numbers)
+            change.executemany("DELETE FROM remote WHERE segment_seq = ?", numbers)
             change.executemany("DELETE FROM event_ids WHERE channel_id = ? AND seq BETWEEN ? AND ?", spans)
             put_many(change, "doomed", doomed)
             add_gone(change, spans, reason="evicted")
             add_losses(change, losses)
+        self._forget_remote(number for (number,) in numbers)
+
+    def replace_segments(
+        self,
+        old: Sequence[PublishedSegment],
+        new: PublishedSegment,
+        slots: Mapping[bytes, Sequence[tuple[int, int]]],
+    ) -> None:
+        """One segment in place of several with the same events; `slots` has the frame numbers in it.
+
+        The old files are noted nowhere: one whose events are published under another number goes at the next start.
+        """
+        numbers = [(segment.meta.segment_seq,) for segment in old]
+        number = new.meta.segment_seq
+        with self._translated(), self._database.transaction() as change:
+            change.executemany("DELETE FROM segments WHERE segment_seq = ?", numbers)
+            change.executemany("DELETE FROM segment_slots WHERE segment_seq = ?", numbers)
+            put(change, "segments", segment_row(new))
+            rows = [(slot, first, number, last) for slot, ranges in slots.items() for first, last in ranges]
+            put_many(change, "segment_slots", rows)
+
+    # -- the tier ---------------------------------------------------------------------------------------------------
+
+    def is_remote(self, segment_seq: int) -> bool:
+        """Whether the file of a segment may be missing, since the tier has its bytes."""
+        return segment_seq in self._remote
+
+    def remote(self) -> list[int]:
+        """The numbers of all such segments, ascending."""
+        return sorted(tuple(self._remote))
+
+    def remote_totals(self) -> tuple[int, int]:
+        """How many there are, and their bytes."""
+        return len(self._remote), self._remote_bytes
+
+    def local_segments(self) -> Iterator[PublishedSegment]:
+        """Segments with a file here, by number; fetched one at a time."""
+        after = -1
+        while (segment := self.local_segment_after(after)) is not None:
+            yield segment
+            after = segment.meta.segment_seq
+
+    def local_segment_after(self, segment_seq: int) -> PublishedSegment | None:
+        """The segment with the next higher number that has a file here."""
+        sql = (
+            f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE segment_seq > ? "
+            "AND segment_seq NOT IN (SELECT segment_seq FROM remote) ORDER BY segment_seq LIMIT 1"
+        )
+        rows = self._query(sql, (segment_seq,))
+        return self._segment(rows[0]) if rows else None
+
+    def release(self, segments: Sequence[PublishedSegment]) -> None:
+        """The files of these segments may go: the tier has them."""
+        with self._translated(), self._database.transaction() as change:
+            put_many(change, "remote", [(segment.meta.segment_seq,) for segment in segments])
+        self._forget_remote([segment.meta.segment_seq for segment in segments])
+        self._remote.update((segment.meta.segment_seq, segment.size_bytes) for segment in segments)
+        self._remote_bytes += sum(segment.size_bytes for segment in segments)
+
+    def regain(self, numbers: Sequence[int]) -> None:
+        """The files of these segments are there."""
+        with self._translated(), self._database.transaction() as change:
+            change.executemany("DELETE FROM remote WHERE segment_seq = ?", [(number,) for number in numbers])
+        self._forget_remote(numbers)
+
+    def _forget_remote(self, numbers: Iterable[int]) -> None:
+        self._remote_bytes -= sum(self._remote.pop(number, 0) for number in numbers)
 
     def gone(self, channel_id: int) -> list[tuple[int, int, str]]:
         """(first seq, last seq, reason) of what no segment of a channel holds any more, ascending."""
@@ -376,6 +450,20 @@ class Catalog:
         """(channel id, partition, first seq it needs), where a partition has advanced."""
         rows = self._query("SELECT channel_id, partition, first_seq, crc FROM partition_floors")
         return [(row[0], row[1], row[2]) for row in rows]
+
+    def partition_floors_of(self, channel_id: int, partitions: Sequence[str]) -> dict[str, int]:
+        """The first seq that these partitions of a channel need, of those that have advanced."""
+        found: dict[str, int] = {}
+        for at in range(0, len(partitions), 500):
+            page = partitions[at : at + 500]
+            marks = ",".join("?" * len(page))
+            rows = self._query(
+                "SELECT channel_id, partition, first_seq, crc FROM partition_floors "
+                f"WHERE channel_id = ? AND partition IN ({marks})",
+                (channel_id, *page),
+            )
+            found.update((row[1], row[2]) for row in rows)
+        return found
 
     def stored(self) -> dict[int, tuple[int, int, int]]:
         """Per channel: bytes, events, and time of the last event, in segments."""
@@ -439,6 +527,10 @@ class Catalog:
     def close(self) -> None:
         """Let go of the database."""
         self._database.close()
+
+    def _segment(self, row: SqlRow) -> PublishedSegment:
+        found = segment_of_row(row)
+        return replace(found, remote=True) if found.meta.segment_seq in self._remote else found
 
     def _query(self, sql: str, values: Sequence[SqlValue] = ()) -> list[SqlRow]:
         """Rows whose last column is the CRC of the others."""

@@ -32,7 +32,7 @@ from holdfast.clock import NS_PER_S
 from holdfast.disk.appendlog import NewRecord
 from holdfast.disk.checksum import crc32c
 from holdfast.errors import Backpressure, ChannelFull, Closed, DiskFull, HoldfastError, StoreFailed
-from holdfast.model.frame import Durability, EventIds, FrameReceipt, Identity, Receipt
+from holdfast.model.frame import Durability, EventIds, FrameReceipt, Identity, PlainFrame, Receipt
 from holdfast.model.positions import CommittedId, Seq
 from holdfast.store.answer import CommitFuture
 from holdfast.store.channels import Channel
@@ -41,7 +41,7 @@ from holdfast.store.ground import Ground
 from holdfast.store.grouping import GroupWorker
 from holdfast.store.lane import Lane
 from holdfast.store.tail import Chunk, make_run
-from holdfast.store.wal.codec import EntryOptions, EntryPlace, Payload, encode_batch, encode_frame
+from holdfast.store.wal.codec import NO_OPTIONS, EntryOptions, EntryPlace, Payload, encode_batch, encode_frame
 from holdfast.store.wal.log import SchemaVersion, Wal
 
 UNSYNCED_EVENTS_MAX = 1_000_000
@@ -77,12 +77,42 @@ class Pending(msgspec.Struct, gc=False):
     lane: Lane | None = None
 
 
+class TrainReceipt(msgspec.Struct, frozen=True, gc=False):
+    """What became of a train: the receipts of its first frames, and why the others are not stored, if they are not."""
+
+    receipts: list[FrameReceipt]
+    refusal: HoldfastError | None = None
+
+
+class Train(msgspec.Struct, gc=False):
+    """Frames of one channel and one schema, in order, that were checked together (`prepare`)."""
+
+    channel: Channel
+    version: SchemaVersion
+    frames: Sequence[PlainFrame]
+    payloads: list[Payload]
+    crcs: list[int]
+    size_bytes: int
+    lane: Lane
+    answer: TrainReceipt | None = None
+    """Set once, by the committer, before it tells those who asked to be told (`on_answered`)."""
+
+    def done(self) -> bool:
+        """Whether the answer is there."""
+        return self.answer is not None
+
+    def refuse(self, error: HoldfastError) -> None:
+        """Nothing of it is stored."""
+        self.answer = TrainReceipt([], error)
+
+
 @dataclass(slots=True)
 class _Group:
     """What one turn of the committer writes and answers."""
 
     chunks: list[tuple[Channel, Chunk]] = field(default_factory=list)
     answers: list[tuple[Pending, FrameReceipt]] = field(default_factory=list)
+    trains: list[tuple[Train, TrainReceipt]] = field(default_factory=list)
     refusals: list[tuple[Pending, HoldfastError]] = field(default_factory=list)
     fresh: dict[Identity, FrameReceipt] = field(default_factory=dict)
     next_seqs: dict[Channel, int] = field(default_factory=dict)
@@ -93,7 +123,7 @@ class _Group:
     creates_channel: bool = False
 
 
-class Committer(GroupWorker[Pending]):
+class Committer(GroupWorker[Pending | Train]):
     """Owns the log and the next numbers."""
 
     def __init__(self, ground: Ground, wal: Wal, *, dedup: Dedup, next_committed_id: int) -> None:
@@ -116,8 +146,8 @@ class Committer(GroupWorker[Pending]):
         """Numbers from here on are not given out; a tier reserves them first."""
         self.groups = self.frames = self.events = self.syncs = 0
 
-    def submit(self, item: Pending) -> None:
-        """Queue a frame whose bytes are reserved in the tail."""
+    def submit(self, item: Pending | Train) -> None:
+        """Queue a frame, or a train of them, whose bytes are reserved in the tail."""
         try:
             super().submit(item)
         except Closed:
@@ -151,8 +181,8 @@ class Committer(GroupWorker[Pending]):
         finally:
             self._ended.set()
 
-    def item_bytes(self, item: Pending) -> int:
-        """What the frame adds to the log."""
+    def item_bytes(self, item: Pending | Train) -> int:
+        """What it adds to the log."""
         return item.size_bytes
 
     def seconds_until_due(self) -> float | None:
@@ -166,9 +196,9 @@ class Committer(GroupWorker[Pending]):
         if self._sync_due_ns is not None and (closing or self._clock.monotonic_ns() >= self._sync_due_ns):
             self._sync_late()
 
-    def process(self, pendings: list[Pending]) -> None:
+    def process(self, pendings: list[Pending | Train]) -> None:
         """Commit one group and answer it."""
-        for pending in [pending for pending in pendings if not pending.entries]:
+        for pending in [item for item in pendings if isinstance(item, Pending) and not item.entries]:
             pendings.remove(pending)
             self._sync_late()
             pending.future.set_result(FrameReceipt((), duplicate=False, durability=Durability.SYNCED))
@@ -190,12 +220,14 @@ class Committer(GroupWorker[Pending]):
         for told in self.on_answered:
             told()
 
-    def _write(self, pendings: list[Pending], group: _Group) -> None:
-        versions = [entry.version for pending in pendings for entry in pending.entries]
-        self._wal.make_room(sum(pending.size_bytes for pending in pendings), versions, len(pendings))
+    def _write(self, pendings: list[Pending | Train], group: _Group) -> None:
+        self._wal.make_room(sum([item.size_bytes for item in pendings]), _versions(pendings), _count_frames(pendings))
         ingested_at_ns = self._stamp_ns()
         records: list[NewRecord] = []
         for pending in pendings:
+            if isinstance(pending, Train):
+                records += self._place_train(pending, group, ingested_at_ns)
+                continue
             known = self._find(pending.identity, group)
             if known is not None:
                 group.answers.append((pending, known))
@@ -217,18 +249,19 @@ class Committer(GroupWorker[Pending]):
     def _refusal(self, pending: Pending, group: _Group) -> HoldfastError | None:
         """Why the frame is not stored; those behind it in its lane are not either."""
         lane = pending.lane
+        rows = sum([entry.payload.rows for entry in pending.entries])
         if lane is None:
-            return self._beyond_ceiling(pending) or self._full_channel(pending, group)
+            return self._beyond_ceiling(rows) or self._full_channel(pending, group)
         if lane.refusal is None:
-            lane.refusal = self._beyond_ceiling(pending) or self._full_channel(pending, group)
+            lane.refusal = self._beyond_ceiling(rows) or self._full_channel(pending, group)
         return lane.refusal
 
-    def _beyond_ceiling(self, pending: Pending) -> Backpressure | None:
+    def _beyond_ceiling(self, rows: int) -> Backpressure | None:
         """Why a frame gets no numbers: the tier was away for so long that all it had reserved are used."""
         ceiling = self.committed_id_ceiling
         if ceiling is None:
             return None
-        end = self.next_committed_id + sum(entry.payload.rows for entry in pending.entries)
+        end = self.next_committed_id + rows
         if end <= ceiling:
             return None
         return Backpressure(bound="tier.reservation", used_bytes=end, cap_bytes=ceiling, waited_s=0)
@@ -304,6 +337,59 @@ class Committer(GroupWorker[Pending]):
             payload_crc=crc,
         )
 
+    def _place_train(self, train: Train, group: _Group, ingested_at_ns: int) -> list[NewRecord]:
+        """Give each frame its numbers; returns the records of those that are new. Ends at the first refusal."""
+        records: list[NewRecord] = []
+        receipts: list[FrameReceipt] = []
+        channel, version, lane, log_number = train.channel, train.version, train.lane, self._wal.log.number
+        channel_id, durability, name = channel.id, self._durability, channel.name
+        self._note_first_seq(channel, group, ingested_at_ns)
+        may_repeat = self._dedup.any_known(train.frames) or not group.fresh.keys().isdisjoint(
+            [frame.identity for frame in train.frames]
+        )
+        for frame, payload, crc in zip(train.frames, train.payloads, train.crcs, strict=True):
+            identity, rows = frame.identity, frame.rows
+            known = self._find(identity, group) if may_repeat else None
+            if known is not None:
+                receipts.append(known)
+                continue
+            if lane.refusal is None:
+                lane.refusal = self._beyond_ceiling(rows)
+            if lane.refusal is not None:
+                break
+            seq, committed_id = channel.next_seq, self.next_committed_id
+            channel.next_seq, self.next_committed_id = seq + rows, committed_id + rows
+            run = make_run(
+                seq, rows, committed_id=committed_id, ingested_at_ns=ingested_at_ns, identity=identity, partitions=()
+            )
+            group.chunks.append((channel, Chunk(run, payload, version, log_number, (), committed_id)))
+            receipt = Receipt(name, Seq(seq), Seq(seq + rows - 1), CommittedId(committed_id), False, durability)
+            receipts.append(FrameReceipt((receipt,), False, durability))
+            if identity is not None:
+                group.fresh[identity] = receipts[-1]
+            place = EntryPlace(channel_id, version.id, seq, payload, NO_OPTIONS)
+            records.append(
+                encode_frame(
+                    [place],
+                    identity=identity,
+                    first_committed_id=committed_id,
+                    ingested_at_ns=ingested_at_ns,
+                    payload_crc=crc,
+                )
+            )
+        if records and channel.retired:
+            self._channels.revive(channel)
+        refusal = lane.refusal if len(receipts) < len(train.frames) else None
+        group.trains.append((train, TrainReceipt(receipts, refusal)))
+        return records
+
+    def _note_first_seq(self, channel: Channel, group: _Group, ingested_at_ns: int) -> None:
+        """Before a channel's first event of a group: where to go back to, and whether it is its first ever."""
+        if channel not in group.next_seqs:
+            group.next_seqs[channel] = channel.next_seq
+            group.creates_channel |= channel.next_seq == channel.born_seq
+        channel.active_at_ns = ingested_at_ns
+
     def _nothing_new(self, channel: Channel, known_seqs: Sequence[int]) -> Receipt:
         """The receipt of an entry of which nothing is stored: it is empty, or all of it is known."""
         return Receipt(
@@ -323,12 +409,9 @@ class Committer(GroupWorker[Pending]):
         if channel.limits.discard == "new":
             group.added_events[channel] += rows
             group.added_bytes[channel] += entry.payload.buffer.size
+        self._note_first_seq(channel, group, ingested_at_ns)
         first_seq, committed_id = channel.next_seq, self.next_committed_id
-        if channel not in group.next_seqs:
-            group.next_seqs[channel] = first_seq
-            group.creates_channel |= first_seq == channel.born_seq
         channel.next_seq = first_seq + rows
-        channel.active_at_ns = ingested_at_ns
         self.next_committed_id = committed_id + rows
         if channel.retired:
             self._channels.revive(channel)
@@ -393,16 +476,18 @@ class Committer(GroupWorker[Pending]):
         self._unsynced_events = 0
         self._sync_due_ns = None
 
-    def _apply(self, pendings: list[Pending], group: _Group) -> None:
-        size = sum(pending.size_bytes for pending in pendings)
+    def _apply(self, pendings: list[Pending | Train], group: _Group) -> None:
+        size = sum([item.size_bytes for item in pendings])
         self._tail.append(group.chunks, queued_bytes=size, wal_bytes=self._wal.log.size_bytes())
         for identity, receipt in group.fresh.items():
             self._dedup.remember(identity, receipt)
         self.groups += 1
-        self.frames += len(pendings)
+        self.frames += _count_frames(pendings)
         self.events += sum(chunk.run.rows for _, chunk in group.chunks)
         for pending, receipt in group.answers:
             pending.future.set_result(receipt)
+        for train, answer in group.trains:
+            train.answer = answer
         for pending, refusal in group.refusals:
             pending.future.set_exception(refusal)
 
@@ -413,12 +498,29 @@ class Committer(GroupWorker[Pending]):
             channel.unpublished_ids.pop(digest, None)
         self.next_committed_id = first_committed_id
 
-    def _refuse(self, pendings: list[Pending], error: HoldfastError) -> None:
+    def _refuse(self, pendings: list[Pending | Train], error: HoldfastError) -> None:
         for pending in pendings:
             self._tail.release(pending.size_bytes)
             if pending.lane is not None and pending.lane.refusal is None:
                 pending.lane.refusal = error
-            pending.future.set_exception(error)
+            if isinstance(pending, Train):
+                pending.refuse(error)
+            else:
+                pending.future.set_exception(error)
+
+
+def _versions(pendings: list[Pending | Train]) -> list[SchemaVersion]:
+    found: list[SchemaVersion] = []
+    for item in pendings:
+        if isinstance(item, Train):
+            found.append(item.version)
+        else:
+            found += [entry.version for entry in item.entries]
+    return found
+
+
+def _count_frames(pendings: list[Pending | Train]) -> int:
+    return sum([len(item.frames) if isinstance(item, Train) else 1 for item in pendings])
 
 
 def _all_known(receipts: list[Receipt]) -> bool:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.config import StoreConfig
-from holdfast.model.frame import FrameReceipt, Guid, Identity, SlotFrame
+from holdfast.model.frame import FrameReceipt, Guid, Identity, PlainFrame, SlotFrame
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import Catalog
 
@@ -56,6 +56,31 @@ class Dedup:
             if entry is not None and entry[0] > self._clock.monotonic_ns():
                 return as_duplicate(entry[1])
         return None
+
+    def needs_disk(self, identity: Identity) -> bool:
+        """Whether `find` would read the disk: the slot is new to this process, or the receipt is an old one."""
+        if not isinstance(identity, SlotFrame):
+            return False
+        seen = self._slots.get(identity.slot_id)
+        if seen is None:
+            return True
+        with self._lock:
+            return identity.fsn in seen and identity not in self._recent
+
+    def any_known(self, frames: Sequence[PlainFrame]) -> bool:
+        """Whether one of them may be a repeat, also of another of them, or it takes the disk to tell."""
+        identities = [frame.identity for frame in frames if frame.identity is not None]
+        if len(set(identities)) < len(identities):
+            return True
+        with self._lock:
+            for identity in identities:
+                if isinstance(identity, SlotFrame):
+                    seen = self._slots.get(identity.slot_id)
+                    if seen is None or identity.fsn in seen:
+                        return True
+                elif isinstance(identity, Guid) and identity.value in self._guids:
+                    return True
+        return False
 
     def _find_slot_frame(self, frame: SlotFrame) -> FrameReceipt | None:
         seen = self._slots.get(frame.slot_id)

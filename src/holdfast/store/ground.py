@@ -11,6 +11,7 @@ from holdfast.disk.filesystem import Filesystem
 from holdfast.store.catalog import Catalog
 from holdfast.store.channels import ChannelTable
 from holdfast.store.retention.timekeeping import TrustedTime
+from holdfast.store.source import SegmentSource
 from holdfast.store.tail import Tail
 
 LOCK_NAME = "lock"
@@ -18,6 +19,8 @@ WAL_DIR = "wal"
 ACK_DIR = "ack"
 CHANNELS_DIR = "channels"
 QUARANTINE_DIR = "quarantine"
+CACHE_DIR = "cache"
+"""Copies of segments that are only in the tier; may be deleted at any time."""
 WITNESS_NAME = ".truncate-bad-tail"
 """There while the last start was given `truncate_bad_tail`."""
 
@@ -35,6 +38,8 @@ class Ground:
     catalog: Catalog
     channels: ChannelTable
     tail: Tail
+    source: SegmentSource | None = None
+    """Where segments can be had again; a tier."""
 
     @property
     def channels_directory(self) -> Path:

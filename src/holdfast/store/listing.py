@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from holdfast.disk.filesystem import File
-from holdfast.disk.openfiles import OpenFiles
 from holdfast.store.catalog import PublishedSegment
 from holdfast.store.ground import Ground
 from holdfast.store.limits import ChannelLimits
+from holdfast.store.partitioned import PartitionReader
 from holdfast.store.reading import Reader
 
 
@@ -36,13 +36,23 @@ class ChannelStatistics:
     limits: ChannelLimits
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelSummary:
+    """A channel in short: what is known without a look into the catalog."""
+
+    name: str
+    next_seq: int
+    events: int
+    bytes: int
+    active_at_ns: int
+
+
 class Listing:
     """Over one open store."""
 
-    def __init__(self, ground: Ground, reader: Reader, open_files: OpenFiles) -> None:
+    def __init__(self, ground: Ground, reader: Reader) -> None:
         self._ground = ground
         self._reader = reader
-        self._open_files = open_files
 
     def channel(self, name: str) -> ChannelStatistics:
         """A channel, or `UnknownChannel`."""
@@ -62,6 +72,24 @@ class Listing:
             limits=channel.limits,
         )
 
+    def summaries(self) -> list[ChannelSummary]:
+        """All channels, by name. The lock is taken for each, so that commits never wait for a thousand."""
+        found = []
+        for channel in sorted(self._ground.channels, key=lambda channel: channel.name):
+            with self._ground.tail.lock:
+                events, size_bytes = channel.stored_events(), channel.stored_bytes()
+                found.append(ChannelSummary(channel.name, channel.next_seq, events, size_bytes, channel.active_at_ns))
+        return found
+
+    def partition_reader(self) -> PartitionReader:
+        """For one who reads by partition again and again: it remembers what is in which segment."""
+        return PartitionReader(self._ground, self._reader)
+
+    @property
+    def store_id(self) -> bytes:
+        """Made with the store; a copy or a restored one has the same."""
+        return self._ground.store_id
+
     def segments(self, channel: str, *, from_seq: int, limit: int) -> list[PublishedSegment]:
         """Segments of a channel that hold events at or above `from_seq`, in order."""
         found = self._ground.channels.find(channel)
@@ -80,12 +108,12 @@ class Listing:
 
     def check_segment(self, segment: PublishedSegment) -> bool:
         """Compare the file with its checksum, the first time in this process (G9); False if it was evicted."""
-        return self._reader.run_table(segment, segment.meta.channel) is not None
+        return self._reader.check(segment)
 
     @contextmanager
     def segment_file(self, segment: PublishedSegment) -> Iterator[File]:
         """Its file, open inside the block also when it is evicted meanwhile; `FileNotFoundError` if it was before."""
-        with self._open_files.use(self._reader.segment_path(segment.meta.channel, segment)) as file:
+        with self._reader.lend(segment) as file:
             yield file
 
     def slots(self, *, after: bytes, limit: int) -> list[tuple[bytes, list[tuple[int, int]]]]:

@@ -1,7 +1,8 @@
 """Where the events of an accepted frame are, long after the answer was given: in memory, or in segments.
 
-Promise: as long as any event of a frame is stored, its receipt can be given again. Frames whose events are all gone
-have an empty receipt.
+Promise: as long as an event of a frame is stored here, its receipt can be given again. Parts whose events are gone, or
+are only in the tier, are left out of it: those who ask are on the way of a commit, which waits for no network. Nobody
+waits for such a part to become durable: it is.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ class Originals:
         self._ground = ground
         self._reader = reader
 
-    def of_frame(self, frame: SlotFrame) -> FrameReceipt:
-        """The receipt of a frame that was accepted long ago; empty when its events are gone."""
+    def of_frame(self, frame: SlotFrame, *, waits: bool = False) -> FrameReceipt:
+        """The receipt of a frame that was accepted long ago; empty when its events are gone.
+
+        One who `waits` also gets parts that are only in the tier.
+        """
         receipts = []
         for channel in self._ground.channels:  # before the segments: what leaves memory meanwhile is found there
             _, chunks = self._ground.tail.snapshot(channel)
@@ -33,6 +37,8 @@ class Originals:
                 if (chunk.run.slot_id, chunk.run.fsn) == (frame.slot_id, frame.fsn)
             ]
         for segment in self._ground.catalog.segments_of_frame(frame.slot_id, frame.fsn):
+            if segment.remote and not waits:
+                continue
             runs = self._reader.run_table(segment, segment.meta.channel)
             found = runs.find_fsn(frame.slot_id, frame.fsn) if runs is not None else ()
             receipts += [_receipt(segment.meta.channel, run) for run in found]
@@ -40,7 +46,7 @@ class Originals:
 
     def spans(self, slot_id: bytes, fsn: int) -> list[tuple[str, int, int]]:
         """Channel, first and last seq of each part of a frame."""
-        receipt = self.of_frame(SlotFrame(slot_id, Fsn(fsn)))
+        receipt = self.of_frame(SlotFrame(slot_id, Fsn(fsn)), waits=True)
         return [(entry.channel, entry.first_seq, entry.last_seq) for entry in receipt.entries]
 
     def guids_since(self, time_ns: int) -> Iterator[tuple[bytes, FrameReceipt, int]]:

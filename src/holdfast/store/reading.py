@@ -7,6 +7,9 @@ and what is published while the read runs changes nothing.
 A segment's bytes are checked against the catalog's CRC32C the first time this process opens it, before Arrow sees them
 (G9), unless `verify_crc` is off; then only the structure of each batch is. Batches from segments point into the mapped
 file; nothing is copied unless an older schema must be widened.
+
+A segment that is only in the tier is read from there (`copies.py`), as far as it is wanted. That may wait for a
+network, so whoever must not wait asks `is_here` first.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import heapq
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,15 +28,15 @@ import pyarrow as pa
 from holdfast.clock import NS_PER_S
 from holdfast.disk.filesystem import File
 from holdfast.disk.openfiles import OpenFiles
-from holdfast.errors import BadRequest, CorruptData
+from holdfast.errors import BadRequest, CorruptData, DamagedObject
 from holdfast.model.evolution import conform
 from holdfast.model.schema import SchemaMode
 from holdfast.store.catalog import PublishedSegment
 from holdfast.store.channels import Channel
-from holdfast.store.ground import Ground
+from holdfast.store.copies import OPENINGS_MAX, Copies
+from holdfast.store.ground import CACHE_DIR, Ground
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.segments.runs import SYSTEM_COLUMNS, RunTable
-from holdfast.store.source import SegmentSource
 from holdfast.store.tail import Chunk
 from holdfast.store.wal.codec import decode_pieces
 
@@ -53,8 +57,7 @@ class Piece:
 class Reader:
     """Reads one store. Thread-safe; every call to `read` is a picture of its own."""
 
-    def __init__(self, ground: Ground, open_files: OpenFiles, *, source: SegmentSource | None = None) -> None:
-        """`source` is where a segment is had again whose file is missing or damaged."""
+    def __init__(self, ground: Ground, open_files: OpenFiles) -> None:
         self._directory = ground.channels_directory
         self._open_files = open_files
         self._catalog = ground.catalog
@@ -64,7 +67,14 @@ class Reader:
         self._damaged: dict[int, CorruptData] = {}
         self._lock = threading.Lock()
         self._healing = threading.Lock()
-        self._source = source
+        self._source = ground.source
+        self.copies = Copies(
+            ground.filesystem,
+            ground.directory / CACHE_DIR,
+            catalog=ground.catalog,
+            source=ground.source,
+            open_files=open_files,
+        )
 
     def read(
         self,
@@ -97,8 +107,48 @@ class Reader:
 
     def run_table(self, segment: PublishedSegment, channel: str) -> RunTable | None:
         """Who wrote what in a segment; None if it was evicted since the catalog was asked."""
-        reader = self._open(channel, segment)
+        reader = self._open(channel, segment, None)
         return reader.runs if reader is not None else None
+
+    def check(self, segment: PublishedSegment) -> bool:
+        """Compare a whole segment with its checksum, the first time in this process; False if it was evicted."""
+        return self._open(segment.meta.channel, segment, (segment.meta.first_seq, segment.meta.last_seq)) is not None
+
+    @contextmanager
+    def lend(self, segment: PublishedSegment) -> Iterator[File]:
+        """The file of a segment, or a copy of it, open for the length of a block also when it is evicted meanwhile.
+
+        `FileNotFoundError` if it was evicted before.
+        """
+        with ExitStack() as held:
+            yield self._lent(segment, held)
+
+    def _lent(self, segment: PublishedSegment, held: ExitStack) -> File:
+        try:
+            if self.is_here(segment):
+                return held.enter_context(self._open_files.use(self.segment_path(segment.meta.channel, segment)))
+        except FileNotFoundError:
+            if self.is_here(segment):
+                raise
+        return held.enter_context(self.copies.lend(segment))
+
+    def is_here(self, segment: PublishedSegment) -> bool:
+        """Whether a segment can be read without asking the tier for it."""
+        return not self._catalog.is_remote(segment.meta.segment_seq)
+
+    def readable_path(self, segment: PublishedSegment) -> Path:
+        """Where a program that maps files finds a segment: its file, or a copy that is fetched now."""
+        if self.is_here(segment):
+            return self.segment_path(segment.meta.channel, segment)
+        return self.copies.path(segment)
+
+    def segment_batches(
+        self, segment: PublishedSegment, channel: str, *, first_seq: int, last_seq: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Seq of the first row, and batch, of `first_seq..last_seq` of one segment; nothing if it was evicted."""
+        reader = self._open(channel, segment, (first_seq, last_seq))
+        if reader is not None:
+            yield from reader.batches(first_seq=first_seq, last_seq=last_seq)
 
     # -- pieces -----------------------------------------------------------------------------------------------------
 
@@ -112,17 +162,23 @@ class Reader:
         chunks: list[Chunk],
         columns: Callable[[pa.Schema], list[str] | None],
     ) -> Iterator[Piece]:
-        for segment in self._catalog.segments(channel.id, first_seq=first, last_seq=min(last, border - 1)):
+        position, end = first, min(last, border - 1)  # a segment may reach over the border: compaction put it there
+        while (segment := self._first_holding(channel, position, end)) is not None:
             self._tail.check()
-            reader = self._open(channel.name, segment)
+            reader = self._open(channel.name, segment, (position, end))
             if reader is None:
-                continue
-            for seq, batch in reader.batches(first_seq=first, last_seq=last, columns=columns(reader.schema)):
+                continue  # evicted, or put together with others: the catalog has another answer now
+            for seq, batch in reader.batches(first_seq=position, last_seq=end, columns=columns(reader.schema)):
                 if not self._verify:
                     _check_structure(batch, self.segment_path(channel.name, segment))
                 yield Piece(seq, batch, reader.runs)
+            position = segment.meta.last_seq + 1
         for group in _groups(chunks):
             yield from self._tail_pieces(group, first, last, columns)
+
+    def _first_holding(self, channel: Channel, first: int, last: int) -> PublishedSegment | None:
+        """The first segment that holds any of these seqs. One at a time, since the cut may change meanwhile."""
+        return self._catalog.segment_within(channel.id, (first, last), newest_first=False) if first <= last else None
 
     def _tail_pieces(
         self, group: list[Chunk], first: int, last: int, columns: Callable[[pa.Schema], list[str] | None]
@@ -163,20 +219,28 @@ class Reader:
         seq = self._catalog.first_seq_reaching(channel.id, "last_committed_id", committed_id)
         return seq if seq is not None else (chunks[0].run.first_seq if chunks else 1)
 
-    def _open(self, channel: str, segment: PublishedSegment) -> SegmentReader | None:
-        """The segment, checked and mapped, so that it stays readable; None if it was evicted meanwhile."""
-        try:
-            return self._open_once(channel, segment)
-        except (FileNotFoundError, CorruptData):
-            if self._catalog.segment(segment.meta.segment_seq) is None:
-                return None
-            if not self.heal(segment):
-                raise
-            return self._open_once(channel, segment)
+    def _open(self, channel: str, segment: PublishedSegment, span: tuple[int, int] | None) -> SegmentReader | None:
+        """The segment, checked and mapped, so that it stays readable; None if it was evicted meanwhile.
 
-    def _open_once(self, channel: str, segment: PublishedSegment) -> SegmentReader:
-        with self._open_files.use(self.segment_path(channel, segment)) as file:
-            return self._reader(file, segment)
+        `span` says which seqs are wanted, None that only runs are: of one that is in the tier no more is fetched.
+        """
+        for _ in range(OPENINGS_MAX):
+            try:
+                return self._open_once(channel, segment, span)
+            except (FileNotFoundError, CorruptData, DamagedObject) as error:
+                if self._catalog.segment(segment.meta.segment_seq) is None:
+                    return None
+                if isinstance(error, DamagedObject):
+                    raise
+                if self.is_here(segment) and not self.heal(segment):
+                    raise
+        return self._open_once(channel, segment, span)
+
+    def _open_once(self, channel: str, segment: PublishedSegment, span: tuple[int, int] | None) -> SegmentReader:
+        if self.is_here(segment):
+            with self._open_files.use(self.segment_path(channel, segment)) as file:
+                return self._reader(file, segment)
+        return self.copies.open(segment, span)
 
     def heal(self, segment: PublishedSegment) -> bool:
         """Have a good copy put in place of a file that is missing or damaged; False if there is nowhere to get one."""

@@ -2,7 +2,8 @@
 
     0. consent     `truncate_bad_tail` cuts log files that end too early, before anything else (`repair/truncate.py`)
     1. catalog     the index opens, its rows match their checksums; a store without a catalog but with data is refused
-    2. segments    every published segment is there and has its size; unfinished files (.tmp) are removed
+    2. segments    every published segment is there and has its size, or is noted as being in the tier only; a file that
+                   is found with such a note is a local copy again; unfinished files (.tmp) are removed
     3. log         read from the catalog's position on; the torn tail of the last file is cut and reported, an unclean
     last
                    file is replaced by a copy on disk; anything else refuses with file, byte and a dump
@@ -122,6 +123,7 @@ def recover(
     if not config.verify_crc:
         event("store.recovery.unverified", level=logging.WARNING, gives_up=UNVERIFIED)
     state, created = _open_catalog(filesystem, directory, config)
+    _settle_remote(filesystem, directory, state, source)
     if source is not None:
         state.source = source
         _heal_segments(filesystem, directory, state, source)
@@ -217,7 +219,8 @@ def _check_segments(
     """
     expected: dict[str, dict[int, int]] = {}
     for channel_id, segment_seq, size in state.catalog.segment_sizes():
-        expected.setdefault(state.channels.by_id(channel_id).name, {})[segment_seq] = size
+        if not state.catalog.is_remote(segment_seq):
+            expected.setdefault(state.channels.by_id(channel_id).name, {})[segment_seq] = size
     orphans: list[Path] = []
     removed: list[Path] = []
     doomed = state.catalog.doomed()
@@ -236,23 +239,51 @@ def _check_segments(
     return orphans, removed
 
 
+def _settle_remote(filesystem: Filesystem, directory: Path, state: Recovered, source: SegmentSource | None) -> None:
+    """Segments that may be in the tier only: those whose files are there after all are local copies again."""
+    if not state.catalog.remote():
+        return
+    found = _file_sizes(filesystem, directory)
+    here: list[int] = []
+    for channel_id, segment_seq, size in state.catalog.segment_sizes():
+        path = directory / CHANNELS_DIR / state.channels.by_id(channel_id).name / f"seg-{segment_seq}.arrow"
+        if not state.catalog.is_remote(segment_seq) or path not in found:
+            continue
+        if found[path] == size:
+            here.append(segment_seq)
+        else:
+            filesystem.unlink(path)
+            filesystem.sync_dir(path.parent)
+    state.catalog.regain(here)
+    left = len(state.catalog.remote())
+    level = logging.WARNING if source is None and left else logging.INFO
+    event("store.recovery.remote", level=level, segments=left, regained=len(here), readable=source is not None)
+
+
 def _heal_segments(filesystem: Filesystem, directory: Path, state: Recovered, source: SegmentSource) -> None:
     """What is missing, or has another size, is fetched where it is to be had."""
     folder = directory / CHANNELS_DIR
-    sizes: dict[Path, int] = {}
-    for entry in filesystem.listdir(folder):
-        if entry.is_dir:
-            files = filesystem.listdir(folder / entry.name)
-            sizes |= {folder / entry.name / file.name: file.size_bytes for file in files}
+    sizes = _file_sizes(filesystem, directory)
     for channel_id, segment_seq, size in state.catalog.segment_sizes():
         path = folder / state.channels.by_id(channel_id).name / f"seg-{segment_seq}.arrow"
-        if sizes.get(path) == size:
+        if sizes.get(path) == size or state.catalog.is_remote(segment_seq):
             continue
         segment = state.catalog.segment(segment_seq)
         if segment is not None:
             filesystem.makedir(path.parent)
             filesystem.sync_dir(folder)
             source.fetch(segment, path)
+
+
+def _file_sizes(filesystem: Filesystem, directory: Path) -> dict[Path, int]:
+    """The files in the directories of channels."""
+    folder = directory / CHANNELS_DIR
+    sizes: dict[Path, int] = {}
+    for entry in filesystem.listdir(folder):
+        if entry.is_dir:
+            files = filesystem.listdir(folder / entry.name)
+            sizes |= {folder / entry.name / file.name: file.size_bytes for file in files}
+    return sizes
 
 
 def _number(path: Path) -> int:

@@ -119,7 +119,7 @@ class Scrubber:
 
     def _begin(self) -> bool:
         """Take the next segment; False at the end of a pass."""
-        segment = self._ground.catalog.segment_after(self._after)
+        segment = self._ground.catalog.local_segment_after(self._after)  # without a file there is no decay
         if segment is None:
             self._passes += self._after > 0
             self._after = 0
@@ -166,14 +166,15 @@ class Scrubber:
         return self._reader.segment_path(segment.meta.channel, segment)
 
     def _end(self, damage: CorruptData | None) -> None:
-        """Done with a segment. One that was evicted meanwhile is nobody's concern."""
+        """Done with a segment. One that was evicted, or lost its local copy, meanwhile is nobody's concern."""
         segment, self._segment = self._segment, None
         self._close_file()
         assert segment is not None
         number = segment.meta.segment_seq
         self._segments += 1
-        evicted = damage is not None and self._ground.catalog.segment(number) is None
-        if damage is None or evicted:
+        catalog = self._ground.catalog
+        moot = damage is not None and (catalog.segment(number) is None or catalog.is_remote(number))
+        if damage is None or moot:
             if self._findings.pop(number, None) is not None:
                 self._reader.judge(number, None)
             return

@@ -30,17 +30,17 @@ from holdfast.disk.filesystem import Filesystem, Lock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.disk.openfiles import OpenFiles
 from holdfast.errors import Backpressure, DiskFull, HoldfastError, InvalidBatch
-from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, Receipt
-from holdfast.model.schema import BatchLimits, check_batch, check_schema
+from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, PlainFrame, Receipt
+from holdfast.model.schema import BatchLimits
 from holdfast.store.answer import CommitFuture
 from holdfast.store.catalog import Loss, PublishedSegment
-from holdfast.store.committer import Committer, Pending, PreparedEntry
+from holdfast.store.committer import Committer, Pending, Train
 from holdfast.store.dedup import Dedup
-from holdfast.store.event_ids import digests_of, id_column_of
 from holdfast.store.ground import LOCK_NAME, WAL_DIR, Ground, make_directory
 from holdfast.store.lane import Lane
 from holdfast.store.listing import Listing
 from holdfast.store.originals import Originals, gone
+from holdfast.store.prepare import Preparer
 from holdfast.store.reading import Position, Reader
 from holdfast.store.recovery import Recovered, RecoveryReport, recover
 from holdfast.store.retention.evict import Evictor
@@ -52,16 +52,16 @@ from holdfast.store.sealer import Sealer
 from holdfast.store.source import SegmentSource
 from holdfast.store.statistics import StoreStatistics
 from holdfast.store.subscribers.desk import SubscriberDesk
+from holdfast.store.subscribers.handing import HandingPort
 from holdfast.store.subscribers.subscriber import Subscriber, SubscriberStatistics
 from holdfast.store.tail import Tail
 from holdfast.store.tiering import TierPort
-from holdfast.store.wal.codec import NO_OPTIONS, EntryOptions, Floors, encode_batch
+from holdfast.store.wal.codec import Floors
 from holdfast.store.wal.log import WAL_NAME, Wal
 from holdfast.telemetry import event
 
 ENTRIES_MAX = 1024
 """Channels one frame may touch; keeps a frame's directory and its undo small."""
-PARTITIONS_MAX = 64
 
 
 class Store:
@@ -119,18 +119,28 @@ class Store:
         self._inline = inline
         self._closed = False
         self._closing = threading.Lock()
-        self._limits = BatchLimits(rows_max=config.frame_rows_max, bytes_max=config.frame_bytes_max)
         self.recovery: RecoveryReport = state.report
-        tail = Tail(config, clock, segment_bytes=state.catalog.totals()[2])
+        tail = Tail(config, clock, segment_bytes=state.catalog.totals()[2] - state.catalog.remote_totals()[1])
         time = TrustedTime(clock, last_known_ns=int(state.catalog.meta("trusted_time_ns") or 0))
         self._ground = Ground(
-            filesystem, directory, config, clock, time, state.store_id, state.catalog, state.channels, tail
+            filesystem,
+            directory,
+            config,
+            clock,
+            time,
+            state.store_id,
+            state.catalog,
+            state.channels,
+            tail,
+            state.source,
         )
         self._catalog, self._channels, self._tail = state.catalog, state.channels, self._ground.tail
         self._open_files = OpenFiles(filesystem, config.fds_limit)
-        self._reader = Reader(self._ground, self._open_files, source=state.source)
+        self._reader = Reader(self._ground, self._open_files)
         self._originals = Originals(self._ground, self._reader)
         self._dedup = Dedup(config, clock, catalog=state.catalog, find_original=self._originals.of_frame)
+        limits = BatchLimits(rows_max=config.frame_rows_max, bytes_max=config.frame_bytes_max)
+        self._preparer = Preparer(self._channels, self._catalog, self._dedup, limits=limits)
         self._next_committed_id = state.next_committed_id
         self._committer: Committer | None = None
         spec = LogSpec(WAL_NAME, config.wal_rotation_bytes, weak=config.wal_flush != "commit")
@@ -178,6 +188,7 @@ class Store:
         self._scrubber = Scrubber(self._ground, self._reader)
         committer, registry = self._committer_of(), self._desk.registry
         self.port = TierPort(self._ground, self._reader, self._open_files, committer=committer, registry=registry)
+        self.handing = HandingPort(self._ground, self._reader, self._desk)
         self._evictor.on_evict = self.port.evicted
         self._sealer.on_seal = self.port.sealed
         self._tail.on_pressure = self._keeper.wake
@@ -229,11 +240,29 @@ class Store:
     def commit_frame_async(
         self, entries: Sequence[Entry], *, identity: Identity = None, wait: bool = True, lane: Lane | None = None
     ) -> CommitFuture:
-        """Like `commit_frame`, with a future. `wait=False` raises `Backpressure` instead of waiting at a bound.
+        """Like `commit_frame`, with a future. `wait=False` raises `Backpressure` instead of waiting (see `blame`).
 
         Frames of one `lane` are stored in order: once one is refused, so are those behind it.
         """
         return self._submit(entries, identity, wait=wait, lane=lane)
+
+    def commit_train(self, frames: Sequence[PlainFrame], *, lane: Lane) -> Train | None:
+        """Hand over frames of one channel and one schema, each to be stored as if it had come alone; never waits.
+
+        None if they have to go one by one (`commit_frame_async`). `Backpressure` if there is no room for all of them.
+        """
+        self._tail.check()
+        train = self._preparer.train(frames, lane)
+        if train is not None:
+            self._reserve(train.size_bytes, wait=False, capped=True)
+            self._committer_of().submit(train)
+            if self._inline:
+                self._run_inline()
+        return train
+
+    def needs_disk(self, entries: Sequence[Entry], identity: Identity) -> bool:
+        """Whether `commit_frame_async` has to read the disk first: to see whether it is a repeat."""
+        return self._preparer.needs_disk(entries, identity)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether a frame of that size would be taken without waiting; if not, room is being made."""
@@ -267,7 +296,7 @@ class Store:
             future = CommitFuture()
             future.set_result(known)
             return future
-        prepared = [self._prepare(entry, identity) for entry in entries]
+        prepared = [self._preparer.entry(entry, identity) for entry in entries]
         size = crc = 0
         for entry in prepared:
             buffer = entry.payload.buffer
@@ -285,37 +314,14 @@ class Store:
             self._run_inline()
         return pending.future
 
-    def _prepare(self, entry: Entry, identity: Identity) -> PreparedEntry:
-        known = self._channels.get(entry.channel)
-        checked = check_schema(entry.channel, entry.batch.schema, self._limits, known=known.checked if known else None)
-        check_batch(entry.channel, entry.batch, self._limits, checked=checked)
-        if entry.partitions:
-            _check_partitions(entry)
-        channel = known or self._channels.get_or_create(entry.channel)
-        channel.checked = checked
-        version, batch = self._channels.fit(channel, entry.batch)
-        payload = encode_batch(batch, has_dictionaries=version.has_dictionaries)
-        column = id_column_of(identity, channel.limits.dedup_keys)
-        if not column:
-            options = EntryOptions(entry.partitions) if entry.partitions else NO_OPTIONS
-            return PreparedEntry(channel, version, payload, options, batch)
-        ids = digests_of(batch, column, channel=channel.name)
-        looked_up_at_seq = channel.published_seq  # before the look-up: what is published later is looked up again
-        return PreparedEntry(
-            channel,
-            version,
-            payload,
-            EntryOptions(entry.partitions, column),
-            batch,
-            ids,
-            self._catalog.event_seqs(channel.id, ids),
-            looked_up_at_seq,
-        )
-
     def flush(self) -> None:
         """Seal and publish everything committed so far. Waits while that goes on, `commit_timeout` for each step."""
         self._tail.check()
         self._seal_until(self._tail.settled)
+
+    def seal(self, channel: str) -> None:
+        """Publish what a channel has in memory soon, without waiting for its bounds."""
+        self._tail.cut_channel(self._channels.find(channel))
 
     def _seal_until(self, done: Callable[[], bool]) -> None:
         self._tail.cut_all()
@@ -368,9 +374,10 @@ class Store:
                 self._keeper.tick_safely()
             self._tail.reserve(size_bytes, wait=wait and not self._inline, capped=capped)
         except Backpressure as refusal:
-            raise self._blamed(refusal) from None
+            raise self.blame(refusal) if wait else refusal from None
 
-    def _blamed(self, refusal: Backpressure) -> Backpressure:
+    def blame(self, refusal: Backpressure) -> Backpressure:
+        """The same, with who keeps the store full; it may read the disk."""
         if refusal.bound != "retention.size_cap":
             return refusal
         return Backpressure(
@@ -431,7 +438,7 @@ class Store:
     def listing(self) -> Listing:
         """What the store holds, for those who look from outside."""
         self._tail.check()
-        return Listing(self._ground, self._reader, self._open_files)
+        return Listing(self._ground, self._reader)
 
     def schema(self, channel: str) -> pa.Schema:
         """The channel's schema of now."""
@@ -589,11 +596,4 @@ class Store:
             self._catalog.segment_seq_floor,
             self._channels.next_id,
             [(channel.id, channel.name, channel.next_seq) for channel in self._channels],
-        )
-
-
-def _check_partitions(entry: Entry) -> None:
-    if len(entry.partitions) > PARTITIONS_MAX or any(len(name) > 256 for name in entry.partitions):
-        raise InvalidBatch(
-            channel=entry.channel, reason=f"at most {PARTITIONS_MAX} partitions of 256 characters are allowed"
         )

@@ -21,9 +21,11 @@ Thread-safe: one lock, held briefly, never during I/O.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 import pyarrow as pa
@@ -43,6 +45,14 @@ EARLY_SEAL_PARTS = 4
 """At the size cap units of a quarter of a segment are sealed early; smaller ones would make many small files."""
 WAIT_SLICE_S = 1.0
 """A waiting caller looks again this often, in case a clock or a limit moved without a signal."""
+
+
+def _first_seq_of(chunk: Chunk) -> int:
+    return chunk.run.first_seq
+
+
+def _end_of(chunk: Chunk) -> int:
+    return chunk.run.first_seq + chunk.run.rows
 
 
 def make_run(
@@ -143,6 +153,7 @@ class Tail:
         self._wal_bytes = 0
         self._segment_bytes = segment_bytes
         self.on_pressure: Callable[[], None] = lambda: None
+        self.watches: list[set[int]] = []  # ids of channels that get events are added to each
         self.failure: HoldfastError | None = None
         self.closed = False
 
@@ -274,6 +285,8 @@ class Tail:
         else:
             unit.chunks.append(chunk)
         channel.active_at_ns = max(channel.active_at_ns, chunk.run.ingested_at_ns)
+        for watch in self.watches:
+            watch.add(channel.id)
         size = chunk.payload.buffer.size
         unit.bytes += size
         self._open_bytes += size
@@ -333,6 +346,12 @@ class Tail:
         """Cut every open unit: flush and close."""
         with self.lock:
             for unit in list(self._open.values()):
+                self._cut_unit(unit)
+
+    def cut_channel(self, channel: Channel) -> None:
+        """Cut the open unit of a channel: somebody waits for its segment."""
+        with self.lock:
+            for unit in [unit for unit in self._open.values() if unit.channel is channel]:
                 self._cut_unit(unit)
 
     def cut_all_if_older(self, age_ns: int) -> None:
@@ -409,13 +428,24 @@ class Tail:
             self._announcing = False
             self.room.notify_all()
 
-    def evicted(self, channel: Channel, *, events: int, size_bytes: int) -> None:
-        """Segments of a channel are gone."""
+    def evicted(self, channel: Channel, *, events: int, size_bytes: int, local_bytes: int) -> None:
+        """Segments of a channel are gone; so many of their bytes were on this disk."""
         with self.lock:
             channel.segment_bytes -= size_bytes
             channel.segment_events -= events
+            self._segment_bytes -= local_bytes
+            self.room.notify_all()
+
+    def released(self, size_bytes: int) -> None:
+        """Segments stay, but so many of their bytes left this disk."""
+        with self.lock:
             self._segment_bytes -= size_bytes
             self.room.notify_all()
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes of segments on this disk."""
+        return self._segment_bytes
 
     def stored(self, channel: Channel) -> tuple[int, int]:
         """Events and bytes of a channel, in segments and in memory."""
@@ -450,6 +480,24 @@ class Tail:
                 (channel.published_seq + 1, [chunk for unit in channel.units for chunk in unit.chunks])
                 for channel in channels
             ]
+
+    def chunks_from(self, channel: Channel, seq: int, *, bytes_max: int) -> tuple[int, list[Chunk]]:
+        """As `snapshot`, but only consecutive chunks from the one on that holds `seq`, up to about so many bytes."""
+        with self.lock:
+            chunks: list[Chunk] = []
+            size = 0
+            for unit in channel.units:
+                start = bisect_right(unit.chunks, seq, key=_first_seq_of) - 1 if unit.first_seq < seq else 0
+                if unit.end_seq <= seq or (chunks and unit.first_seq != _end_of(chunks[-1])):
+                    if chunks:
+                        break
+                    continue
+                for chunk in islice(unit.chunks, start, None):
+                    chunks.append(chunk)
+                    size += chunk.payload.buffer.size
+                    if size >= bytes_max:
+                        return channel.published_seq + 1, chunks
+            return channel.published_seq + 1, chunks
 
     def check(self) -> None:
         """Raise why the store takes no more calls, if it does not."""

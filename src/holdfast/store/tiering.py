@@ -19,6 +19,7 @@ from holdfast.disk.openfiles import OpenFiles
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import PublishedSegment
 from holdfast.store.committer import Committer
+from holdfast.store.copies import CopiesStatistics
 from holdfast.store.ground import Ground
 from holdfast.store.reading import Reader
 from holdfast.store.subscribers.notes import Snapshot
@@ -133,6 +134,18 @@ class TierPort:
         """Called by the store."""
         for told in self._on_evict:
             told(segments)
+
+    def remote(self) -> list[int]:
+        """Segments that have no file here; the tier must have them."""
+        return self._ground.catalog.remote()
+
+    def remote_totals(self) -> tuple[int, int]:
+        """How many there are, and their bytes."""
+        return self._ground.catalog.remote_totals()
+
+    def copies(self) -> CopiesStatistics:
+        """The copies of them that readers made."""
+        return self._reader.copies.statistics()
 
     # -- numbers ----------------------------------------------------------------------------------------------------
 

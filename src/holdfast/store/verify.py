@@ -8,7 +8,8 @@ What is checked, in this order:
 
     1. catalog    rows against their checksums; pages, order and indexes by SQLite
     2. segments   each one is there, has its size and its checksum, and says of itself what the catalog says; those of a
-                  channel follow each other in seq and committed_id
+                  channel follow each other in seq and committed_id. One that is only in the tier is counted and noted:
+                  `verify --remote` reads it
     3. logs       each record; each file follows the one before it; frames continue what is published, without a hole
     4. orphans    segments that the catalog does not know: harmless if the log holds their events
     5. the rest   unfinished and unknown files
@@ -33,13 +34,14 @@ from holdfast.disk.filesystem import Filesystem, Mode
 from holdfast.disk.records import Record
 from holdfast.errors import CorruptData, UnsupportedFormat
 from holdfast.model.intervals import IntervalSet
-from holdfast.store.catalog import CATALOG_NAME, PublishedSegment
+from holdfast.store.catalog import CATALOG_NAME, PublishedSegment, segment_file_name
 from holdfast.store.committer import UNSYNCED_EVENTS_MAX
 from holdfast.store.ground import LOCK_NAME
 from holdfast.store.inspect.catalogs import CatalogContents
 from holdfast.store.inspect.copies import Damage, read_log_copy, read_start
 from holdfast.store.inspect.directory import StoreFiles, catalog_of, list_store, lock_holder, segment_path
 from holdfast.store.inspect.logs import MAKES_NO_SENSE, flaw_of
+from holdfast.store.segments.metadata import SegmentMeta
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.subscribers.acklog import ACK_NAME
 from holdfast.store.wal.codec import (
@@ -78,6 +80,9 @@ class VerifyReport:
     events: int
     checked_bytes: int
     findings: tuple[Finding, ...]
+    remote_segments: int = 0
+    """Segments that are only in the tier, which were not read."""
+    remote_bytes: int = 0
 
 
 def verify_store(
@@ -112,6 +117,8 @@ def verify_store(
         events=check.events,
         checked_bytes=check.checked_bytes,
         findings=tuple(check.findings),
+        remote_segments=check.remote_segments,
+        remote_bytes=check.remote_bytes,
     )
 
 
@@ -130,6 +137,7 @@ class _Check:
         self._replay = _Replay({})
         self.findings: list[Finding] = []
         self.files_read = self.records_read = self.segments_read = self.events = self.checked_bytes = 0
+        self.remote_segments = self.remote_bytes = 0
 
     # -- findings ---------------------------------------------------------------------------------------------------
 
@@ -201,8 +209,24 @@ class _Check:
         for _, group in groupby(ordered, key=lambda segment: segment.channel_id):
             segments = list(group)
             for segment in segments:
-                self._segment(contents, segment)
+                if not self._is_remote(contents, segment):
+                    self._segment(contents, segment)
             self._sequence(contents, segments)
+        if self.remote_segments:
+            reason = (
+                f"{self.remote_segments} segments ({self.remote_bytes} bytes) are only in the tier; verify --remote"
+            )
+            self.note(contents.path, 0, f"{reason} reads them")
+
+    def _is_remote(self, contents: CatalogContents, segment: PublishedSegment) -> bool:
+        """Count a segment that has no file here, since the tier has it; one that has a file is read as any other."""
+        if segment.meta.segment_seq not in contents.remote:
+            return False
+        if self._filesystem.exists(segment_path(self._directory, contents, segment)):
+            return False
+        self.remote_segments += 1
+        self.remote_bytes += segment.size_bytes
+        return True
 
     def _sequence(self, contents: CatalogContents, segments: list[PublishedSegment]) -> None:
         """The segments of one channel among each other. Eviction and repair leave holes, and say so in the catalog."""
@@ -377,9 +401,9 @@ class _Check:
                 self.note(path, 0, "was evicted; the next start removes it")
                 continue
             with self._reading(path):
-                self._orphan(path)
+                self._orphan(path, contents)
 
-    def _orphan(self, path: Path) -> None:
+    def _orphan(self, path: Path, contents: CatalogContents) -> None:
         file = self._filesystem.open(path, Mode.READ)
         try:
             self.checked_bytes += file.size_bytes()
@@ -389,6 +413,8 @@ class _Check:
         events = f"events {meta.first_seq}..{meta.last_seq}"
         if self._replay.unpublished(path.parent.name).end_of_run(meta.first_seq) >= meta.last_seq:
             self.note(path, 0, f"is not published; the log holds its {events}, and the next start removes it")
+        elif path.name == segment_file_name(meta.segment_seq) and _held(contents, meta):
+            self.note(path, 0, f"holds {events}, which other segments hold too; the next start removes it")
         elif self._weak:
             self.note(path, 0, f"holds {events} that were accepted without a sync; the next start removes it")
         else:
@@ -414,6 +440,13 @@ def _published(contents: CatalogContents) -> dict[int, int]:
     for channel_id, gone in contents.gone.items():  # a channel of which nothing is left, not even its schema
         last_seqs.setdefault(channel_id, gone.end_of_run(1))
     return last_seqs
+
+
+def _held(contents: CatalogContents, meta: SegmentMeta) -> bool:
+    """Whether published segments hold the events of another one: a crash while segments were put together."""
+    spans = ((item.meta.channel, item.meta.first_seq, item.meta.last_seq) for item in contents.segments)
+    held = IntervalSet((first, last) for channel, first, last in spans if channel == meta.channel)
+    return held.covers(meta.first_seq, meta.last_seq)
 
 
 def _check_owner(found: LogFile, name: str, store_id: bytes | None) -> None:

@@ -44,13 +44,21 @@ class MemoryObjects:
     def __init__(self, *, overwrites: bool = False) -> None:
         """`overwrites`: behave like a service that ignores the condition of a create."""
         self.objects: dict[str, bytes] = {}
+        self.name = "objects"
         self._overwrites = overwrites
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, other: MemoryObjects) -> MemoryObjects:
+        """A copy of another one, as it is now."""
+        copy = cls()
+        copy.objects = dict(other.objects)
+        return copy
 
     @property
     def url(self) -> str:
         """Only for texts."""
-        return "memory://objects"
+        return f"memory://{self.name}"
 
     def create(self, key: str, data: Bytes) -> bool:
         """Keep a copy."""
@@ -72,6 +80,10 @@ class MemoryObjects:
         data = self.read(key)
         yield data[: len(data) // 2]
         yield data[len(data) // 2 :]
+
+    def range(self, key: str, start: int, end: int) -> bytes:
+        """A part of it."""
+        return self.read(key)[start:end]
 
     def size_bytes(self, key: str) -> int:
         """Its length."""
@@ -123,6 +135,10 @@ class FaultyObjects:
     def parts(self, key: str) -> Iterator[bytes]:
         """May end early, or be wrong."""
         yield self._read("parts", key, lambda: b"".join(self._inner.parts(key)))
+
+    def range(self, key: str, start: int, end: int) -> bytes:
+        """May be too little, or wrong."""
+        return self._read("range", key, lambda: self._inner.range(key, start, end))
 
     def size_bytes(self, key: str) -> int:
         """May fail."""

@@ -13,9 +13,10 @@ healing part of G9. `docs/design/tier.md` argues why.
 | journal.py | the manifest as a log with one writer; fencing |
 | copying.py | one segment into the tier, read back; one segment out of it |
 | ledger.py | what is on its way, what may be listed, how far each channel is durable |
-| policy.py | pauses between attempts, and a limit of bytes in a second |
+| pacing.py | a limit of bytes in a second |
 | persistence.py | trying again until it works; alarms |
 | uploader.py | turns: upload, list, tell, remove |
+| sweeping.py | objects that no entry names |
 | restore.py | a data directory from a manifest |
 | check.py | whether everything is there that the manifest lists |
 | tier.py | all of it from opening to closing |

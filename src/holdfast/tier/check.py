@@ -1,19 +1,20 @@
 """Is everything in the tier that its manifest lists? For `holdfast verify --remote`.
 
 Promise: every object is read whole and compared; nothing is written. What is wrong is told with its key, one finding
-for each object.
+for each object; and so is a segment that a data directory has only there, if the manifest does not list it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from holdfast.errors import DamagedObject
+from holdfast.store.catalog import PublishedSegment
 from holdfast.tier.copying import difference
 from holdfast.tier.journal import Journal
-from holdfast.tier.manifest import SegmentNote
+from holdfast.tier.manifest import ManifestState, SegmentNote
 from holdfast.tier.objects import Objects
 
 
@@ -47,9 +48,19 @@ class TierReport:
         return not self.findings
 
 
-def check_tier(objects: Objects, *, workers: int, on_object: Callable[[str], None] = lambda _key: None) -> TierReport:
-    """Read the manifest and every object it lists. A damaged manifest raises `DamagedObject`."""
-    state = Journal(objects, nonce="").load()
+def check_tier(
+    objects: Objects,
+    *,
+    workers: int,
+    needed: Sequence[PublishedSegment] = (),
+    on_object: Callable[[str], None] = lambda _key: None,
+) -> TierReport:
+    """Read the manifest and every object it lists. A damaged manifest raises `DamagedObject`.
+
+    `needed` are segments that must be there.
+    """
+    journal = Journal(objects, nonce="")
+    state = journal.load()
 
     def check(note: SegmentNote) -> TierFinding | None:
         on_object(note.key)
@@ -64,6 +75,11 @@ def check_tier(objects: Objects, *, workers: int, on_object: Callable[[str], Non
     notes = list(state.segments.values())
     with ThreadPoolExecutor(workers, "holdfast-check") as pool:
         findings = [found for found in pool.map(check, notes) if found is not None]
+    if findings:  # a server that lives may have let segments go while they were read
+        journal.refresh(state)
+        listed = {note.key for note in state.segments.values()}
+        findings = [found for found in findings if found.key in listed]
+    findings += [_unlisted(segment) for segment in needed if not _lists(state, segment)]
     return TierReport(
         objects.url,
         state.store_id,
@@ -74,3 +90,14 @@ def check_tier(objects: Objects, *, workers: int, on_object: Callable[[str], Non
         sum(note.size_bytes for note in notes),
         tuple(findings),
     )
+
+
+def _lists(state: ManifestState, segment: PublishedSegment) -> bool:
+    note = state.segments.get(segment.meta.segment_seq)
+    return note is not None and (note.size_bytes, note.crc32c) == (segment.size_bytes, segment.crc32c)
+
+
+def _unlisted(segment: PublishedSegment) -> TierFinding:
+    meta = segment.meta
+    reason = "is only in the tier, by the catalog, and the manifest does not list it"
+    return TierFinding(f"segment {meta.segment_seq}", meta.channel, meta.first_seq, meta.last_seq, reason)

@@ -1,7 +1,7 @@
 """S3, Google Cloud Storage and Azure as an object store, through `obstore`.
 
 Promise: `create` is one conditional put (`If-None-Match: *`); what the service answers to a taken name is False, never
-an overwrite, if the service does what it says (`fencing.py` finds out). Nothing is tried again in here: the caller's
+an overwrite, if the service does what it says (`journal.py` finds out). Nothing is tried again in here: the caller's
 one policy decides that. Credentials come from the environment, or from where the machine has them, as the service's
 own tools do; they are never in a text of ours.
 """
@@ -23,6 +23,10 @@ REFUSALS = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 CONNECT_TIMEOUT = "10s"
 REASON_CHARS_MAX = 300
 PART_BYTES = 4 << 20
+_ROLES = ("169.254.169.254", "metadata.google.internal")
+"""Where a machine in a cloud asks for the credentials of its role; asked when nothing else was given."""
+_NO_CREDENTIALS = "no credentials are in tier.credentials_file or the environment, and this machine has no role"
+_NOT_PARTIAL = "non-partial response"
 _REFUSING_WORDS = ("nosuchbucket", "accessdenied", "invalidaccesskeyid", "signaturedoesnotmatch", "missing credentials")
 
 
@@ -38,17 +42,18 @@ class CloudObjects:
         """
         self._url = url.rstrip("/")
         self._conditional = conditional
+        address, options = _address(self._url, options or {})
         settings: dict[str, Any] = {
-            "config": dict(options) if options else None,
+            "config": options or None,
             "client_options": {
                 "timeout": f"{timeout_s:.3f}s",
                 "connect_timeout": CONNECT_TIMEOUT,
-                "allow_http": (options or {}).get("endpoint", "").startswith("http://"),
+                "allow_http": options.get("endpoint", "").startswith("http://"),
             },
             "retry_config": {"max_retries": 0},
         }
         try:
-            self._store = from_url(self._url, **settings)
+            self._store = from_url(address, **settings)
         except (exceptions.BaseError, ValueError) as error:
             raise InvalidConfig(key="tier.url", reason=f"{self._url}: {_line(error)}") from error
 
@@ -56,6 +61,11 @@ class CloudObjects:
     def url(self) -> str:
         """As in the settings."""
         return self._url
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether `create` relies on the service to refuse a taken name."""
+        return self._conditional
 
     def create(self, key: str, data: Bytes) -> bool:
         """A conditional put."""
@@ -87,6 +97,25 @@ class CloudObjects:
             for part in obstore.get(self._store, key).stream(min_chunk_size=PART_BYTES):
                 yield bytes(part)
 
+    def range(self, key: str, start: int, end: int) -> bytes:
+        """A get of a range; of a service that answers with the whole all the same, what was asked for of that."""
+        with self._translated("read", key):
+            try:
+                return bytes(obstore.get_range(self._store, key, start=start, end=end))
+            except exceptions.GenericError as error:
+                if _NOT_PARTIAL not in str(error):
+                    raise
+        return self._cut(key, start, end)
+
+    def _cut(self, key: str, start: int, end: int) -> bytes:
+        cut, position = bytearray(), 0
+        for part in self.parts(key):
+            cut += part[max(0, start - position) : max(0, end - position)]
+            position += len(part)
+            if position >= end:
+                break
+        return bytes(cut)
+
     def size_bytes(self, key: str) -> int:
         """A head."""
         with self._translated("look at", key):
@@ -115,11 +144,21 @@ class CloudObjects:
             raise TierRefused(url=self._url, reason=f"{action} {key}: {_line(error)}") from error
         except (FileNotFoundError, exceptions.NotFoundError, exceptions.BaseError, OSError) as error:
             text = _line(error)
+            if any(address in text for address in _ROLES):
+                text = f"{_NO_CREDENTIALS}: {text}"
             if any(word in str(error).lower() for word in _REFUSING_WORDS):
                 raise TierRefused(url=self._url, reason=f"{action} {key}: {text}") from error
             if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
                 raise DamagedObject(url=self._url, key=key, reason="is not there") from error
             raise TierUnavailable(url=self._url, action=f"{action} {key}", reason=text) from error
+
+
+def _address(url: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """What `obstore` calls a place: in its names for Azure the account is an option."""
+    if not url.startswith("az://"):
+        return url, dict(options)
+    account, _, rest = url.removeprefix("az://").partition("/")
+    return f"az://{rest}", {**options, "account_name": account}
 
 
 def _line(error: Exception) -> str:

@@ -67,8 +67,11 @@ def difference(objects: Objects, key: str, *, size_bytes: int, expected_crc32c: 
     return f"has checksum {crc:08x} over {position} bytes instead of {expected_crc32c:08x}"
 
 
-def fetch(objects: Objects, note: SegmentNote, filesystem: Filesystem, target: Path) -> None:
-    """Bring a segment to `target`, in place of what is there; `DamagedObject` if the object is not the segment."""
+def fetch(objects: Objects, note: SegmentNote, filesystem: Filesystem, target: Path, *, durable: bool = True) -> None:
+    """Bring a segment to `target`, in place of what is there; `DamagedObject` if the object is not the segment.
+
+    What need not be `durable` is not synced: a copy that is compared again after a crash.
+    """
     temporary = target.with_name(target.name + ".tmp")
     if filesystem.exists(temporary):
         filesystem.unlink(temporary)
@@ -82,10 +85,12 @@ def fetch(objects: Objects, note: SegmentNote, filesystem: Filesystem, target: P
         if position != note.size_bytes or crc != note.crc32c:
             reason = f"has {position} bytes and checksum {crc:08x}, expected {note.size_bytes} and {note.crc32c:08x}"
             raise DamagedObject(url=objects.url, key=note.key, reason=reason)
-        file.sync()
+        if durable:
+            file.sync()
         file.close()
         filesystem.rename(temporary, target)
-        filesystem.sync_dir(target.parent)
+        if durable:
+            filesystem.sync_dir(target.parent)
     finally:
         file.close()
         if filesystem.exists(temporary):

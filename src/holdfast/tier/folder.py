@@ -83,20 +83,29 @@ class FolderObjects:
                 yield data
                 position += len(data)
 
+    def range(self, key: str, start: int, end: int) -> bytes:
+        """A part of the file."""
+        with self._open(key) as file:
+            return file.pread(end - start, start)
+
     def size_bytes(self, key: str) -> int:
         """Its length."""
         with self._open(key) as file:
             return file.size_bytes()
 
     def names(self, folder: str, *, after: str = "") -> Iterator[str]:
-        """Files of one directory; those being written are not among them."""
+        """Files of a directory and those below it; those being written are not among them."""
         with self._translated(f"list {folder}"):
-            path = self._folder / folder
-            entries = self._filesystem.listdir(path) if self._filesystem.exists(path) else []
-        for entry in entries:
-            name = f"{folder}/{entry.name}"
-            if not entry.is_dir and not name.endswith(TMP_SUFFIX) and name > after:
-                yield name
+            found = list(self._below(self._folder / folder))
+        names = sorted(path.relative_to(self._folder).as_posix() for path in found)
+        yield from (name for name in names if not name.endswith(TMP_SUFFIX) and name > after)
+
+    def _below(self, folder: Path) -> Iterator[Path]:
+        for entry in self._filesystem.listdir(folder) if self._filesystem.exists(folder) else ():
+            if entry.is_dir:
+                yield from self._below(folder / entry.name)
+            else:
+                yield folder / entry.name
 
     def remove(self, key: str) -> None:
         """Unlink; the name is gone for good when this returns."""

@@ -45,6 +45,10 @@ class Ledger:
         """When the oldest event came in that is in a segment and not durable."""
         return min((segment.meta.first_ingested_at_ns for segment in self._pending.values()), default=None)
 
+    def is_pending(self, segment_seq: int) -> bool:
+        """Whether a segment is on its way."""
+        return segment_seq in self._pending
+
     def add(self, segment: PublishedSegment, *, frame_start: int) -> None:
         """A segment was published; its first frame begins at `frame_start`, 0 if that is not known."""
         self._pending[segment.meta.segment_seq] = segment

@@ -154,6 +154,7 @@ class ManifestState:
         self.nonce = ""
         self.at_ns = 0
         self.segments: dict[int, SegmentNote] = {}
+        self.bytes = 0  # of the segments
         self.channels: dict[int, ChannelNote] = {}
         self.slots: dict[str, IntervalSet] = {}
         self.reserved: Reserved | None = None
@@ -178,13 +179,19 @@ class ManifestState:
         for note in entry.channels:
             self._channel(note)
         for segment in entry.added:
+            self._forget(segment.segment_seq)
             self.segments[segment.segment_seq] = segment
+            self.bytes += segment.size_bytes
             self._slots(segment.slots)
         self._slots(entry.slots)
         for number in entry.removed:
-            self.segments.pop(number, None)
+            self._forget(number)
         self.reserved = entry.reserved or self.reserved
         self.readers = entry.readers or self.readers
+
+    def _forget(self, number: int) -> None:
+        known = self.segments.pop(number, None)
+        self.bytes -= known.size_bytes if known is not None else 0
 
     def _channel(self, note: ChannelNote) -> None:
         known = self.channels.get(note.channel_id)

@@ -39,11 +39,14 @@ class Objects(Protocol):
     def parts(self, key: str) -> Iterator[bytes]:
         """The whole object, a few megabytes at a time; who stops early has no more than that in memory."""
 
+    def range(self, key: str, start: int, end: int) -> bytes:
+        """Bytes `start` to `end` of an object, the last not included; fewer if it ends before."""
+
     def size_bytes(self, key: str) -> int:
         """How long the object is."""
 
     def names(self, folder: str, *, after: str = "") -> Iterator[str]:
-        """The names in `folder/`, whole, in order, that sort behind `after`."""
+        """The names below `folder/`, at any depth, whole, in order, that sort behind `after`."""
 
     def remove(self, key: str) -> None:
         """Remove an object; one that is not there is no error."""

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.errors import Closed, DamagedObject, TierRefused, TierUnavailable
+from holdfast.model.backoff import Backoff
 from holdfast.telemetry import event
-from holdfast.tier.policy import Backoff
 
 TROUBLE = (TierUnavailable, TierRefused, DamagedObject)
 _ATTEMPTS = {TierRefused: 0, DamagedObject: 3}
@@ -73,12 +73,13 @@ class Persistence:
             except TROUBLE as error:
                 waited_s = (self._clock.monotonic_ns() - began_ns) / NS_PER_S
                 if limit_s is not None and (waited_s >= limit_s or attempt >= _ATTEMPTS.get(type(error), attempt + 1)):
+                    self._end_trouble()  # whoever waited is told; nobody goes on trying
                     raise
                 self._note(began_ns, error, what)
                 if self._pause(pause_s):
                     raise Closed(what="tier") from error
             else:
-                self._well()
+                self._end_trouble()
                 return result
         raise AssertionError("pauses never end")
 
@@ -105,7 +106,7 @@ class Persistence:
             self._alarmed = True
             event("tier.alarm", level=logging.ERROR, what=what, reason=error)
 
-    def _well(self) -> None:
+    def _end_trouble(self) -> None:
         with self._lock:
             self._troubled.pop(threading.get_ident(), None)
             over = self._alarmed and not self._troubled

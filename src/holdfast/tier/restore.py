@@ -3,7 +3,8 @@
 The order, and what a crash leaves:
 
     1. the marker `restoring` in the directory, synced      a start finds it and begins again
-    2. every segment, fetched, compared, synced, renamed    files that no catalog knows; fetched again
+    2. every segment, or the newest of them as far as `retention.local` says, fetched, compared, synced, renamed
+                                                            files that no catalog knows; fetched again
     3. the catalog, in one transaction
     4. the marker goes, synced                              the directory is a store
 
@@ -11,14 +12,19 @@ Promises:
 
 - Only what the manifest lists comes back, so every frame is there as a whole or not at all; dedup knows exactly those.
 - Numbers start behind all that may have been given out (`manifest.py`), also for channels the manifest does not know.
+- A segment that was not fetched is noted as being in the tier only, and is read from there.
+- An object that is gone is damage only if the manifest still lists it when it is read once more: a server that lives
+  may have let it go meanwhile.
 - Subscribers come back with the marks that were kept; what they confirmed after that comes to them again.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -27,7 +33,7 @@ from holdfast.disk.filesystem import Filesystem, Mode
 from holdfast.errors import BadRequest, DamagedObject
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import CATALOG_NAME, VERSION, Catalog, CatalogChannel, Publication, PublishedSegment
-from holdfast.store.ground import CHANNELS_DIR, LOCK_NAME, WAL_DIR, make_directory
+from holdfast.store.ground import CACHE_DIR, CHANNELS_DIR, LOCK_NAME, WAL_DIR, make_directory
 from holdfast.store.repair.amend import Amendment, amend
 from holdfast.store.subscribers.notes import Snapshot
 from holdfast.telemetry import event
@@ -36,7 +42,7 @@ from holdfast.tier.manifest import ChannelNote, ManifestState, SegmentNote
 from holdfast.tier.objects import Objects
 
 MARKER = "restoring"
-CALM = frozenset({LOCK_NAME, "access"})
+CALM = frozenset({LOCK_NAME, CACHE_DIR, "access"})
 """Names that may be in a directory without making it a store."""
 
 
@@ -52,6 +58,8 @@ class RestoreReport:
     events: int
     bytes: int
     subscribers: int
+    fetched: int
+    """Segments with a file; the others are only in the tier."""
 
 
 def is_empty(filesystem: Filesystem, directory: Path) -> bool:
@@ -61,6 +69,17 @@ def is_empty(filesystem: Filesystem, directory: Path) -> bool:
     return all(entry.name in CALM for entry in filesystem.listdir(directory))
 
 
+@dataclass(frozen=True, slots=True)
+class RestoreSettings:
+    """How much to fetch, and how."""
+
+    workers: int
+    keep_bytes: int = 0
+    """So many bytes of the newest segments are fetched; 0 is all."""
+    refresh: Callable[[], None] | None = None
+    """Reads the manifest on, into the same state; None for an earlier time, where that would tell nothing."""
+
+
 def restore(
     objects: Objects,
     state: ManifestState,
@@ -68,7 +87,7 @@ def restore(
     directory: Path,
     *,
     persist: Callable[[Callable[[], None], str], None],
-    workers: int,
+    settings: RestoreSettings,
 ) -> RestoreReport:
     """Make the directory the store of the manifest. `BadRequest` if there is a store already, or none in the tier."""
     if state.reserved is None:
@@ -79,13 +98,14 @@ def restore(
     lock = filesystem.lock(directory / LOCK_NAME)
     try:
         _begin(filesystem, directory)
-        _fetch_all(objects, state, filesystem, directory, persist=persist, workers=workers)
-        _write_catalog(objects, state, filesystem, directory)
+        here = _fetch_all(objects, state, filesystem, directory, persist=persist, settings=settings)
+        ids = {note.segment_seq: _ids(objects, note, persist) for note in state.segments.values() if note.ids_key}
+        _write_catalog(objects.url, state, filesystem, directory, here=here, ids=ids)
         filesystem.unlink(directory / MARKER)
         filesystem.sync_dir(directory)
     finally:
         lock.release()
-    report = _report(state)
+    report = _report(state, fetched=len(here))
     event("tier.restore", directory=directory, number=report.number, segments=report.segments, events=report.events)
     return report
 
@@ -99,8 +119,12 @@ def _begin(filesystem: Filesystem, directory: Path) -> None:
     for entry in filesystem.listdir(directory):
         if entry.name.startswith(CATALOG_NAME):
             filesystem.unlink(directory / entry.name)
-    filesystem.makedir(directory / CHANNELS_DIR)
+    folder = directory / CHANNELS_DIR
+    filesystem.makedir(folder)
     filesystem.sync_dir(directory)
+    for entry in filesystem.listdir(folder):  # of a restore that was interrupted; the manifest may have gone on since
+        for left in filesystem.listdir(folder / entry.name):
+            filesystem.unlink(folder / entry.name / left.name)
 
 
 def _fetch_all(
@@ -110,27 +134,64 @@ def _fetch_all(
     directory: Path,
     *,
     persist: Callable[[Callable[[], None], str], None],
-    workers: int,
-) -> None:
+    settings: RestoreSettings,
+) -> set[int]:
+    """Fetch what is to lie here; returns the numbers of those segments."""
     folder = directory / CHANNELS_DIR
-    for channel in sorted({note.meta.channel for note in state.segments.values()}):
-        filesystem.makedir(folder / channel)
-    filesystem.sync_dir(folder)
+    there: dict[int, Path] = {}
 
     def one(note: SegmentNote) -> None:
         target = folder / note.meta.channel / f"seg-{note.segment_seq}.arrow"
         persist(lambda: fetch(objects, note, filesystem, target), f"fetch {note.key}")
+        there[note.segment_seq] = target
 
-    with ThreadPoolExecutor(workers, "holdfast-restore") as pool:
-        list(pool.map(one, state.segments.values()))
+    while True:
+        wanted = [note for note in _newest(state, settings.keep_bytes) if note.segment_seq not in there]
+        _make_folders(filesystem, folder, wanted)
+        try:
+            with ThreadPoolExecutor(settings.workers, "holdfast-restore") as pool:
+                list(pool.map(one, wanted))
+        except DamagedObject as error:
+            if settings.refresh is None:
+                raise
+            settings.refresh()
+            if any(note.key == error.key for note in state.segments.values()):
+                raise
+            continue
+        for number in [number for number in there if number not in state.segments]:
+            filesystem.unlink(there.pop(number))
+        return set(there)
 
 
-def _write_catalog(objects: Objects, state: ManifestState, filesystem: Filesystem, directory: Path) -> None:
+def _newest(state: ManifestState, keep_bytes: int) -> list[SegmentNote]:
+    """The newest segments that fit, at least one; all of them without a limit."""
+    notes = sorted(state.segments.values(), key=lambda note: note.segment_seq, reverse=True)
+    if not keep_bytes:
+        return notes
+    sizes = list(accumulate(note.size_bytes for note in notes))
+    return notes[: max(1, bisect_right(sizes, keep_bytes))]
+
+
+def _make_folders(filesystem: Filesystem, folder: Path, notes: list[SegmentNote]) -> None:
+    for channel in sorted({note.meta.channel for note in notes}):
+        filesystem.makedir(folder / channel)
+    filesystem.sync_dir(folder)
+
+
+def _write_catalog(
+    url: str,
+    state: ManifestState,
+    filesystem: Filesystem,
+    directory: Path,
+    *,
+    here: set[int],
+    ids: dict[int, list[tuple[bytes, int]]],
+) -> None:
     assert state.reserved is not None
     Catalog(filesystem, directory).close()  # makes the tables
     channels = {note.channel_id: _channel(note, state) for note in state.channels.values()}
     publications = [
-        Publication(_segment(note), channels[note.channel_id], _slots(note), _ids(objects, note))
+        Publication(_segment(note), channels[note.channel_id], _slots(note), ids.get(note.segment_seq, []))
         for note in state.segments.values()
     ]
     amendment = Amendment(
@@ -140,7 +201,7 @@ def _write_catalog(objects: Objects, state: ManifestState, filesystem: Filesyste
             "segment_seq_reserved": state.reserved.segment_seq,
             "committed_id_floor": state.reserved.committed_id,
             "birth_seq": state.reserved.birth_seq + state.reserved.window,
-            "tier_url": objects.url.encode(),
+            "tier_url": url.encode(),
             "tier_number": state.number,
             "tier_nonce": b"",  # no process with this directory has written an entry yet
         },
@@ -150,6 +211,7 @@ def _write_catalog(objects: Objects, state: ManifestState, filesystem: Filesyste
         readers=_readers(state, channels),
         slots={bytes.fromhex(slot_id): list(ranges) for slot_id, ranges in state.slots.items()},
         floors={note.channel_id: note.first_seq for note in state.channels.values() if note.first_seq > 1},
+        remote=sorted(set(state.segments) - here),
     )
     database = filesystem.database(directory / CATALOG_NAME)
     try:
@@ -173,11 +235,13 @@ def _slots(note: SegmentNote) -> dict[bytes, list[tuple[int, int]]]:
     return {bytes.fromhex(slot_id): ranges for slot_id, ranges in note.slots.items()}
 
 
-def _ids(objects: Objects, note: SegmentNote) -> list[tuple[bytes, int]]:
-    if not note.ids_key:
-        return []
+def _ids(
+    objects: Objects, note: SegmentNote, persist: Callable[[Callable[[], None], str], None]
+) -> list[tuple[bytes, int]]:
+    data: list[bytes] = []
+    persist(lambda: data.append(objects.read(note.ids_key)), f"read {note.ids_key}")
     try:
-        return msgspec.msgpack.decode(objects.read(note.ids_key), type=list[tuple[bytes, int]])
+        return msgspec.msgpack.decode(data[0], type=list[tuple[bytes, int]])
     except msgspec.MsgspecError as error:
         raise DamagedObject(url=objects.url, key=note.ids_key, reason=str(error)) from error
 
@@ -210,7 +274,7 @@ def _readers(state: ManifestState, channels: dict[int, CatalogChannel]) -> Snaps
     return msgspec.structs.replace(state.readers, progress=tuple(progress))
 
 
-def _report(state: ManifestState) -> RestoreReport:
+def _report(state: ManifestState, *, fetched: int) -> RestoreReport:
     segments = state.segments.values()
     return RestoreReport(
         state.number,
@@ -220,4 +284,5 @@ def _report(state: ManifestState) -> RestoreReport:
         sum(note.meta.rows for note in segments),
         sum(note.size_bytes for note in segments),
         len(state.readers.subscribers) if state.readers is not None else 0,
+        fetched,
     )

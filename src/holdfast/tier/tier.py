@@ -18,22 +18,24 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.config.tier import TierConfig
 from holdfast.disk.filesystem import Filesystem
-from holdfast.errors import Closed, HoldfastError, StoreFailed, TierMismatch
+from holdfast.errors import Closed, DamagedObject, HoldfastError, StoreFailed, TierMismatch
+from holdfast.model.backoff import Backoff
 from holdfast.store.catalog import PublishedSegment
+from holdfast.store.copies import CopiesStatistics
 from holdfast.store.tiering import TierPort
 from holdfast.telemetry import event
 from holdfast.tier.copying import fetch
 from holdfast.tier.journal import Journal, probe
-from holdfast.tier.manifest import Entry, ManifestState
+from holdfast.tier.manifest import Entry, ManifestState, SegmentNote
 from holdfast.tier.objects import Objects
 from holdfast.tier.opening import open_objects
 from holdfast.tier.persistence import Persistence
-from holdfast.tier.policy import Backoff
-from holdfast.tier.restore import RestoreReport, is_empty, restore
+from holdfast.tier.restore import RestoreReport, RestoreSettings, is_empty, restore
 from holdfast.tier.uploader import Uploader, UploadSettings, UploadStatistics
 
 DRAIN_S = 10.0
@@ -42,6 +44,7 @@ FETCH_LIMIT_S = 30.0
 """How long a reader waits for a segment from a tier that does not answer."""
 
 Told = Callable[[dict[str, int]], None]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,18 @@ class TierStatistics:
     epoch: int
     entries: int
     segments: int
+    bytes: int
+    """Of the segments that the manifest lists."""
+    remote_segments: int
+    """Segments of the store that have no file on its disk."""
+    remote_bytes: int
     healed: int
     failures: int
     trouble: str | None
     alarm: str | None
     failed: str | None
     upload: UploadStatistics | None
+    cache: CopiesStatistics | None
     durable: dict[str, int]
 
 
@@ -83,18 +92,20 @@ class Tier:
         self._persistence = Persistence(
             clock,
             chance,
-            backoff=Backoff(config.retry_first_ns / NS_PER_S, config.retry_max_ns / NS_PER_S),
+            backoff=Backoff(config.retry_first_ns / NS_PER_S, config.retry_max_ns / NS_PER_S, spread=-0.5),
             alarm_after_ns=config.alarm_after_ns,
             pause=pause,
         )
         self._journal = Journal(objects, nonce=os.urandom(16).hex())
         self.state = ManifestState()
         self._uploader: Uploader | None = None
+        self._port: TierPort | None = None
         self._thread: threading.Thread | None = None
         self._listeners: list[Told] = []
         self._waiting = 0
         self._counting = threading.Lock()
         self._closing = False
+        self._lagging = False
         self._healed = 0
         self.failure: HoldfastError | None = None
 
@@ -129,48 +140,107 @@ class Tier:
         event("tier.open", url=self._objects.url, entries=self.state.number, segments=len(self.state.segments))
 
     @property
+    def config(self) -> TierConfig:
+        """The settings in effect; others need another process."""
+        return self._config
+
+    @property
     def url(self) -> str:
         """Where it is."""
         return self._objects.url
 
     # -- restore and heal -------------------------------------------------------------------------------------------
 
-    def restore_if_empty(self, directory: Path) -> RestoreReport | None:
-        """Bring the store back if the tier has one and the directory has none."""
+    def restore_if_empty(self, directory: Path, *, keep_bytes: int = 0) -> RestoreReport | None:
+        """Bring the store back if the tier has one and the directory has none.
+
+        So many bytes of the newest segments are fetched, 0 is all; the others are read from the tier.
+        """
         if not self.state.number or not is_empty(self._filesystem, directory):
             return None
-        return self.restore(directory)
+        return self.restore(directory, keep_bytes=keep_bytes)
 
-    def restore(self, directory: Path) -> RestoreReport:
-        """Make the directory the store of the manifest as it was read."""
+    def restore(self, directory: Path, *, keep_bytes: int = 0, as_of_now: bool = True) -> RestoreReport:
+        """Make the directory the store of the manifest as it was read.
+
+        Without `as_of_now` it was read up to an earlier entry, and what has gone since is missing.
+        """
+
+        def refresh() -> None:
+            self._call(lambda: self._journal.refresh(self.state), "read the manifest")
+
         return restore(
             self._objects,
             self.state,
             self._filesystem,
             directory,
-            persist=lambda action, what: self._persistence.call(action, what, limit_s=FETCH_LIMIT_S),
-            workers=2 * self._config.concurrency,
+            persist=self._call,
+            settings=RestoreSettings(2 * self._config.concurrency, keep_bytes, refresh if as_of_now else None),
         )
 
     def fetch(self, segment: PublishedSegment, target: Path) -> bool:
         """A segment whose file is missing or damaged, from the tier; False if the tier does not have it (G9)."""
-        note = self.state.segments.get(segment.meta.segment_seq)
-        if note is None or (note.size_bytes, note.crc32c) != (segment.size_bytes, segment.crc32c):
+        note = self._note_of(segment)
+        if note is None:
             return False
-        self._persistence.call(
-            lambda: fetch(self._objects, note, self._filesystem, target), f"fetch {note.key}", limit_s=FETCH_LIMIT_S
-        )
+        self._call(lambda: fetch(self._objects, note, self._filesystem, target), f"fetch {note.key}")
         with self._counting:
             self._healed += 1
         event("tier.heal", level=logging.WARNING, file=target, key=note.key)
         return True
+
+    # -- reading through --------------------------------------------------------------------------------------------
+
+    @property
+    def cache_bytes(self) -> int:
+        """How much of the disk copies for readers may take."""
+        return self._config.cache_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """The size of all segments in the tier."""
+        return self.state.bytes
+
+    def holds(self, segment: PublishedSegment) -> bool:
+        """Whether the segment is listed and this process is the tier's one writer, so that its local copy may go."""
+        return self._port is not None and self.failure is None and self._note_of(segment) is not None
+
+    def copy(self, segment: PublishedSegment, target: Path) -> None:
+        """A segment for readers, whole and compared."""
+        note = self._needed(segment)
+        self._call(lambda: fetch(self._objects, note, self._filesystem, target, durable=False), f"fetch {note.key}")
+
+    def part(self, segment: PublishedSegment, start: int, end: int) -> bytes:
+        """Some bytes of a segment for readers."""
+        note = self._needed(segment)
+        return self._call(lambda: self._objects.range(note.key, start, end), f"read {note.key}")
+
+    def _needed(self, segment: PublishedSegment) -> SegmentNote:
+        note = self._note_of(segment)
+        if note is None:
+            key = f"segment {segment.meta.segment_seq} of channel {segment.meta.channel!r}"
+            raise DamagedObject(url=self.url, key=key, reason="is not in the manifest")
+        return note
+
+    def _note_of(self, segment: PublishedSegment) -> SegmentNote | None:
+        note = self.state.segments.get(segment.meta.segment_seq)
+        if note is None or (note.size_bytes, note.crc32c) != (segment.size_bytes, segment.crc32c):
+            return None
+        return note
+
+    def _call(self, action: Callable[[], _T], what: str) -> _T:
+        """For one who waits: not for ever."""
+        return self._persistence.call(action, what, limit_s=FETCH_LIMIT_S)
 
     # -- uploading --------------------------------------------------------------------------------------------------
 
     def attach(self, port: TierPort, *, threads: bool = True) -> None:
         """Take over the tier for this store and begin. Without `threads` somebody calls `turn`."""
         settings = UploadSettings(
-            self._config.concurrency if threads else 0, self._config.max_delay_ns, self._config.bandwidth_bytes_per_s
+            self._config.concurrency if threads else 0,
+            self._config.max_delay_ns,
+            self._config.bandwidth_bytes_per_s,
+            self._config.sweep_ns,
         )
         self._uploader = Uploader(
             port,
@@ -183,6 +253,7 @@ class Tier:
             on_durable=self._tell,
         )
         self._uploader.take_over(lambda state: self._check(port, state))
+        self._port = port
         if threads:
             self._thread = threading.Thread(target=self._run, name="holdfast-tier", daemon=True)
             self._thread.start()
@@ -208,9 +279,20 @@ class Tier:
                 f"the tier is at entry {state.number}, this directory at {number}: another process has used the tier "
                 "since; start with an empty directory to restore, or give this store another tier.prefix"
             )
+        reason = reason or self._missing(port, state)
         if reason:
             raise TierMismatch(url=self.url, directory=port.directory, reason=reason)
         port.note(tier_url=self.url.encode(), tier_number=state.number, tier_nonce=self._journal.nonce.encode())
+
+    def _missing(self, port: TierPort, state: ManifestState) -> str:
+        """What is wrong if the directory counts on segments that are not in this tier."""
+        missing = [number for number in port.remote() if number not in state.segments]
+        if not missing:
+            return ""
+        return (
+            f"{len(missing)} segments of the directory are only in the tier it was used with before, the first is "
+            f"{missing[0]}; go on with tier {(port.noted('tier_url') or b'').decode()}"
+        )
 
     def turn(self) -> None:
         """One turn of the uploader, for a tier without threads."""
@@ -218,6 +300,7 @@ class Tier:
         if self._waiting:
             self._uploader.seal_late()
         self._uploader.turn()
+        self._note_lag()
 
     def _run(self) -> None:
         assert self._uploader is not None
@@ -273,32 +356,49 @@ class Tier:
             self._waiting -= 1
 
     def statistics(self) -> TierStatistics:
-        """A picture of now."""
+        """A picture of now; cheap, since health checks ask for it."""
+        remote = self._port.remote_totals() if self._port is not None else (0, 0)
         return TierStatistics(
             url=self.url,
             fenced=self._config.fencing == "conditional",
             epoch=self.state.epoch,
             entries=self.state.number,
             segments=len(self.state.segments),
+            bytes=self.held_bytes,
+            remote_segments=remote[0],
+            remote_bytes=remote[1],
             healed=self._healed,
             failures=self._persistence.failures,
             trouble=self._persistence.trouble,
             alarm=self._alarm(),
             failed=str(self.failure) if self.failure is not None else None,
             upload=self._uploader.statistics() if self._uploader is not None else None,
+            cache=self._port.copies() if self._port is not None else None,
             durable=self.durable(),
         )
 
     def _alarm(self) -> str | None:
-        trouble = self._persistence.alarm
-        if trouble is not None or self._uploader is None:
-            return trouble
+        return self._persistence.alarm or self._lag()
+
+    def _lag(self) -> str | None:
+        """What is wrong although the object store answers: it is too slow, or segments cannot be read here."""
+        if self._uploader is None:
+            return None
         statistics = self._uploader.statistics()
         if statistics.blocked:
             return f"segments that cannot be read are not in the tier: {next(iter(statistics.blocked.values()))}"
         if statistics.lag_s * NS_PER_S >= self._config.alarm_after_ns:
             return f"the oldest event that is not durable has waited {statistics.lag_s:.0f} s"
         return None
+
+    def _note_lag(self) -> None:
+        """Once when it begins, and once when it is over."""
+        lag = self._lag()
+        if lag is not None and not self._lagging:
+            event("tier.alarm", level=logging.ERROR, what="lag", reason=lag)
+        elif lag is None and self._lagging:
+            event("tier.alarm.over", level=logging.WARNING, what="lag")
+        self._lagging = lag is not None
 
     def close(self) -> None:
         """Let what was published get there, for a while, and end. Idempotent."""

@@ -2,6 +2,7 @@
 
     a turn:  border in commit order ─► new segments ─► upload, read back ─► entry in the manifest ─► watermarks told
              evicted segments ─► `remove` entry ─► objects deleted          reservation renewed, marks kept
+             now and then: objects that nobody lists are swept
 
 One thread takes turns; a small pool moves bytes. A turn does what can be done now and waits for nothing but the
 manifest.
@@ -32,6 +33,7 @@ from holdfast.clock import NS_PER_S, Clock
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Bytes
 from holdfast.errors import Closed
+from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import PublishedSegment
 from holdfast.store.tiering import TierPort
 from holdfast.telemetry import event
@@ -51,8 +53,9 @@ from holdfast.tier.manifest import (
     segment_key,
 )
 from holdfast.tier.objects import Objects
+from holdfast.tier.pacing import TokenBucket
 from holdfast.tier.persistence import Persistence
-from holdfast.tier.policy import TokenBucket
+from holdfast.tier.sweeping import Sweeper
 
 REMOVED_PER_ENTRY = 1000
 READERS_EVERY_NS = 10 * NS_PER_S
@@ -71,6 +74,7 @@ class UploadSettings:
     """0 uploads inside the turn: for tests that must be deterministic."""
     max_delay_ns: int = NS_PER_S
     bandwidth_bytes_per_s: int = 0
+    sweep_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class UploadStatistics:
     pending_bytes: int
     lag_s: float
     entries: int
+    swept_objects: int
     blocked: dict[int, str]
 
 
@@ -122,9 +127,12 @@ class Uploader:
         self._evicted: deque[SegmentNote | PublishedSegment] = deque()
         self._blocked: dict[int, tuple[int, str, PublishedSegment]] = {}
         self._versions: dict[int, int] = {}
+        self._unknown: set[str] = set()  # channels with listed segments that the store does not know
         self._readers_at_ns = clock.monotonic_ns()
         self._picture: tuple[int, int, int | None] = (0, 0, None)
-        self._uploaded_segments = self._uploaded_bytes = self._removed = self._entries = 0
+        self._sweeper = Sweeper(objects, state, every_ns=settings.sweep_ns, now_ns=clock.monotonic_ns())
+        self._looked: deque[frozenset[str]] = deque()
+        self._uploaded_segments = self._uploaded_bytes = self._removed = self._entries = self._swept = 0
         self.wake = threading.Event()
 
     # -- the beginning ----------------------------------------------------------------------------------------------
@@ -150,6 +158,8 @@ class Uploader:
                 self._ledger.settle(note)
             elif self._port.was_evicted(note.channel_id, note.meta.first_seq, note.meta.last_seq):
                 self._evicted.append(note)
+            else:  # put together with others, or lost to damage
+                self._unknown.add(note.meta.channel)
 
     # -- a turn -----------------------------------------------------------------------------------------------------
 
@@ -164,17 +174,26 @@ class Uploader:
         notes = self._ledger.listable(committed_end)  # all in one entry, so that no frame lies in two
         readers = self._readers_are_due()
         if notes or readers or self._must_renew():
+            replaced = self._replaced(notes)
             entry = self._entry(
-                "progress", epoch=self._state.epoch, added=notes, renew=self._must_renew(), readers=readers
+                "progress",
+                epoch=self._state.epoch,
+                added=notes,
+                removed=[note.segment_seq for note in replaced],
+                renew=self._must_renew(),
+                readers=readers,
             )
             self._append(entry)
             for note in notes:
                 self._ledger.settle(note)
+            for note in replaced:
+                self._delete(note)
         news = self._ledger.news()
         if news:
             self._on_durable(news)
         self._look()
         self._remove_evicted()
+        self._sweep()
 
     def _look(self) -> None:
         """Take the picture that other threads may see."""
@@ -216,6 +235,7 @@ class Uploader:
                 pending_bytes,
                 max(0, self._clock.wall_ns() - oldest_ns) / NS_PER_S if oldest_ns is not None else 0.0,
                 self._entries,
+                self._swept,
                 {number: reason for number, (_, reason, _) in self._blocked.items()},
             )
 
@@ -393,6 +413,22 @@ class Uploader:
         if entry.number % CHECKPOINT_EVERY == 0:
             self._persist(lambda: self._journal.write_checkpoint(self._state), "write a checkpoint")
 
+    def _replaced(self, notes: Sequence[SegmentNote | PublishedSegment]) -> list[SegmentNote]:
+        """Listed segments that the store has put together into one of these: one entry swaps them, as the store did."""
+        told = self._ledger.watermarks()
+        spans: dict[int, IntervalSet] = {}
+        for note in notes:
+            channel = note.meta.channel
+            if note.meta.first_seq <= told.get(channel, 0) or channel in self._unknown:  # nearly all are new
+                spans.setdefault(note.channel_id, IntervalSet()).add(note.meta.first_seq, note.meta.last_seq)
+        return [
+            known
+            for known in (self._state.segments.values() if spans else ())
+            if known.channel_id in spans
+            and spans[known.channel_id].covers(known.meta.first_seq, known.meta.last_seq)
+            and not self._port.is_published(known.segment_seq)
+        ]
+
     # -- what goes --------------------------------------------------------------------------------------------------
 
     def _note_evicted(self, segments: Sequence[PublishedSegment]) -> None:
@@ -409,8 +445,10 @@ class Uploader:
     def _remove_evicted(self) -> None:
         """First the manifest forgets them, then the objects go."""
         count = min(len(self._evicted), REMOVED_PER_ENTRY)
-        numbers = [self._evicted[n].meta.segment_seq for n in range(count)]
-        going = [self._state.segments[number] for number in numbers if number in self._state.segments]
+        evicted = [self._evicted[n] for n in range(count)]
+        listed = self._state.segments
+        going = [listed[item.meta.segment_seq] for item in evicted if item.meta.segment_seq in listed]
+        going += self._replaced([item for item in evicted if item.meta.segment_seq not in listed])
         if going:
             removed = [note.segment_seq for note in going]
             self._append(self._entry("remove", epoch=self._state.epoch, removed=removed))
@@ -424,3 +462,23 @@ class Uploader:
     def _delete(self, note: SegmentNote) -> None:
         for key in filter(None, (note.key, note.ids_key)):
             self._persist(partial(self._objects.remove, key), f"remove {key}")
+
+    def _sweep(self) -> None:
+        """A look takes as long as the bucket is large, so that a thread of the pool does it."""
+        if self._sweeper.is_due(self._clock.monotonic_ns()):
+            if self._pool is None:
+                self._look_around()
+            else:
+                self._pool.submit(self._look_around).add_done_callback(self._uploaded)
+        while self._looked:
+            condemned = self._sweeper.condemn(self._looked.popleft(), is_pending=self._ledger.is_pending)
+            if condemned:  # an entry proves that the tier is still ours: to one who was replaced, all is nobody's
+                self._append(self._entry("progress", epoch=self._state.epoch))
+            for key in condemned:
+                event("tier.sweep", key=key)
+                self._persist(partial(self._objects.remove, key), f"remove {key}")
+                with self._lock:
+                    self._swept += 1
+
+    def _look_around(self) -> None:
+        self._looked.append(self._persist(self._sweeper.look, "look for objects that nobody lists"))

@@ -15,7 +15,8 @@ a glance that nothing has changed.
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -30,6 +31,11 @@ SCHEMA_BYTES_MAX = 4 << 20
 """2,048 columns with the longest names and all metadata a store takes."""
 SCHEMA_BYTES_CACHED = 8 << 10
 SCHEMAS_CACHED = 512
+KEPT_BYTES_MIN = 32 << 10
+"""Below this, writing a message anew costs no more than looking whether it can be kept."""
+PLAIN_BUFFERS_MAX = 1024
+"""Of a batch that is kept as it came; one of more columns is not small."""
+LAYOUTS_CACHED = 64
 
 _CONTINUATION = 0xFFFFFFFF
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
@@ -66,11 +72,12 @@ class _Message(NamedTuple):
 
 def read_stream(
     stream: pa.Buffer, limits: FrameLimits, *, channel: str, inflated_bytes: int
-) -> tuple[pa.RecordBatch, int]:
+) -> tuple[pa.RecordBatch, pa.Buffer | None, int]:
     """The batch of a stream, and what was inflated in all; `Malformed` if it is anything but one stream.
 
-    The batch is a view of `stream` where that is not compressed. `inflated_bytes` is what other streams of the same
-    message took of `limits.decoded_bytes` before.
+    The batch is a view of `stream` where that is not compressed. Between them stands the message the batch is in, if it
+    is large and can be stored as it came. `inflated_bytes` is what other streams of the same frame took of
+    `limits.decoded_bytes` before.
     """
     view = memoryview(stream).cast("B")  # Arrow says its bytes are signed
     try:
@@ -79,9 +86,12 @@ def read_stream(
         inflated_bytes += sum([message.inflated_bytes for message in messages])
         _check_bounds(messages, inflated_bytes, limits)
         if len(messages) > 1 or has_dictionaries:
-            return _read_many(stream, limits, channel), inflated_bytes
+            return _read_many(stream, limits, channel), None, inflated_bytes
         (only,) = messages
-        return pa.ipc.read_record_batch(stream.slice(only.start, only.end - only.start), schema), inflated_bytes
+        message = stream.slice(only.start, only.end - only.start)
+        batch = pa.ipc.read_record_batch(message, schema)
+        is_kept = message.size >= KEPT_BYTES_MIN and plain_rows(view, only.start, only.end) > 0
+        return batch, message if is_kept else None, inflated_bytes
     except (struct.error, IndexError):
         raise Malformed(0, "a length or an offset points outside of the stream") from None
     except InvalidBatch as error:
@@ -204,6 +214,41 @@ def _read_message(view: memoryview, start: int, body: int) -> _Message:
     return _Message(kind, start, end, rows, inflated_bytes)
 
 
+def plain_rows(data: memoryview | bytes, start: int, end: int) -> int:
+    """The rows of the one batch message that fills `start..end`; 0 unless it can be kept as it is.
+
+    That is: not compressed, begun at multiples of 8, and without a byte of its body in two buffers, so that it never
+    stands for more memory than it has bytes. Arrow has not seen it.
+    """
+    mark, metadata_bytes = _PREFIX.unpack_from(data, start)
+    body = start + 8 + metadata_bytes
+    if mark != _CONTINUATION or metadata_bytes <= 0 or body > end or metadata_bytes & 7:
+        return 0
+    at = start + 8 + _U32.unpack_from(data, start + 8)[0]
+    _, kind_slot, header_slot, length_slot, _ = _slots(data, at)
+    if not (kind_slot and length_slot) or data[at + kind_slot] != _BATCH:
+        return 0
+    if _I64.unpack_from(data, at + length_slot)[0] != end - body:
+        return 0
+    at = _target(data, at, header_slot)
+    rows_slot, _, buffers_slot, compression_slot, views_slot = _slots(data, at)
+    if compression_slot or views_slot or not rows_slot:
+        return 0
+    buffers = _target(data, at, buffers_slot)
+    layout = _layout(_U32.unpack_from(data, buffers)[0]).unpack_from(data, buffers + 4)
+    if min(layout, default=0) < 0 or reduce(or_, layout[::2], 0) & 7 or sum(layout[1::2]) > end - body:
+        return 0
+    return max(0, int(_I64.unpack_from(data, at + rows_slot)[0]))
+
+
+@lru_cache(LAYOUTS_CACHED)
+def _layout(buffers: int) -> struct.Struct:
+    """Offset and length of so many buffers."""
+    if buffers > PLAIN_BUFFERS_MAX:
+        raise struct.error("more buffers than a plain batch has")
+    return struct.Struct(f"<{2 * buffers}q")
+
+
 def _inflated_bytes(view: memoryview, buffers: int, body: int, body_bytes: int) -> int:
     """What the compressed buffers of a batch claim to become: Arrow allocates as much as they claim."""
     total = 0
@@ -220,7 +265,7 @@ def _inflated_bytes(view: memoryview, buffers: int, body: int, body_bytes: int) 
     return total
 
 
-def _slots(view: memoryview, at: int) -> tuple[int, int, int, int, int]:
+def _slots(view: memoryview | bytes, at: int) -> tuple[int, int, int, int, int]:
     """The first five fields of the flatbuffer table at `at`, each as its distance from there; 0 if it is not set."""
     table = at - _I32.unpack_from(view, at)[0]
     if table < 0:
@@ -230,7 +275,7 @@ def _slots(view: memoryview, at: int) -> tuple[int, int, int, int, int]:
     return one, two, three, four, five
 
 
-def _target(view: memoryview, at: int, slot: int) -> int:
+def _target(view: memoryview | bytes, at: int, slot: int) -> int:
     """Where the table or vector lies that a field points at."""
     if not slot:
         raise struct.error("a field that must be there is missing")

@@ -28,12 +28,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.errors import Category, WireError
+from holdfast.model.columns import has_dictionary
+from holdfast.wire.arrowstream import END_OF_STREAM
 
 PATH = "/v1/consume"
 LAYOUT = 1
@@ -42,6 +45,7 @@ REQUEST_BYTES_MAX = 1 << 20
 HEAD_BYTES_MAX = 1 << 20
 RANGES_MAX = 10_000
 """Of one ack, nack, reject or extend: what the store writes in one record."""
+SCHEMAS_CACHED = 512
 NAME_CHARS_MAX = 128
 REASON_CHARS_MAX = 1000
 FILTER_CHARS_MAX = 1024
@@ -373,10 +377,19 @@ def encode_deliver(head: Deliver, body: bytes | memoryview | pa.Buffer) -> bytes
 
 def encode_body(batch: pa.RecordBatch) -> pa.Buffer:
     """A batch as the body of a DELIVER."""
+    head = _schema_message(batch.schema)
+    if head is not None:
+        return pa.py_buffer(b"".join([head, batch.serialize(), END_OF_STREAM]))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     return sink.getvalue()
+
+
+@lru_cache(SCHEMAS_CACHED)
+def _schema_message(schema: pa.Schema) -> bytes | None:
+    """The message a stream begins with; None if dictionaries come before its batch."""
+    return None if has_dictionary(schema) else schema.serialize().to_pybytes()
 
 
 def decode_request(message: bytes | memoryview) -> Request:

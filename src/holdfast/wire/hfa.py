@@ -109,10 +109,12 @@ def _read_entries(buffer: pa.Buffer, view: memoryview, count: int, limits: Frame
             raise _refuse(offset + 4, f"a stream of {stream_bytes} bytes reaches beyond the frame")
         stream = buffer.slice(start, stream_bytes)
         try:
-            batch, inflated_bytes = read_stream(stream, limits, channel=channel, inflated_bytes=inflated_bytes)
+            batch, message, inflated_bytes = read_stream(stream, limits, channel=channel, inflated_bytes=inflated_bytes)
         except Malformed as error:
             raise refusal(error, base=start, channel=channel) from None
-        entries.append(Entry(channel, batch, partitions))
+        if message is not None and message.size * 2 < len(view):
+            message = None  # keeping it would keep the whole frame in memory
+        entries.append(Entry(channel, batch, partitions, message))
         offset = start + stream_bytes
     if offset != len(view):
         raise _refuse(offset, f"{len(view) - offset} bytes behind the last entry")

@@ -36,10 +36,11 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import Category, WireError
-from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, SlotFrame
+from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, PlainFrame, SlotFrame
 from holdfast.model.positions import Fsn
 from holdfast.wire import hfa, qwp, replies
 from holdfast.wire.limits import FrameLimits
+from holdfast.wire.plain import PlainReader
 
 HFA_MAGIC, QWP_MAGIC = b"HFA1", b"QWP1"
 
@@ -82,6 +83,7 @@ class FrameReader:
         self._limits = limits
         self._origin = origin
         self._dictionary = qwp.SymbolDictionary()
+        self._plain = PlainReader(limits.frame)
         self._group: list[Entry] = []
         self._group_messages = self._group_rows = self._group_bytes = 0
         self._next_fsn = origin.first_fsn if origin is not None else 0
@@ -99,6 +101,15 @@ class FrameReader:
         """Drop what is kept: nothing will be read any more."""
         self._group, self._group_bytes = [], 0
         self._dictionary = qwp.SymbolDictionary()
+
+    def read_plain(self, message: bytes) -> PlainFrame | None:
+        """The frame, if it can be committed together with others like it; None says that `read` has to look at it.
+
+        Changes nothing: a message may be read again.
+        """
+        if self.deferring or self._origin is not None:  # then a message counts, whatever is in it
+            return None
+        return self._plain.read(message)
 
     def read(self, message: bytes, *, now_us: int) -> Frame | None:
         """The frame to commit; None if there is nothing to store yet, or at all. `WireError` if it must be refused.
@@ -118,8 +129,7 @@ class FrameReader:
         if self.deferring:
             raise _refusal("byte 0", "an Arrow frame came inside a deferred group; end the group first")
         counted = self._count()
-        if not found.entries:
-            return None
+        self._plain.learn(message, found)
         identity: Identity = counted
         if found.slot_id is not None:
             identity = SlotFrame(found.slot_id, Fsn(found.fsn))
@@ -218,13 +228,24 @@ def _as_one(run: list[Entry]) -> Entry:
 
 
 class Ticket(msgspec.Struct, gc=False):
-    """A message that waits for its answer."""
+    """A message that waits for its answer, or several that are accepted together."""
 
     wire_seq: int
+    """Of the last one."""
     accepted: bool = False
     withheld: bool = False
     channels: tuple[tuple[str, int], ...] = ()
     refusal: tuple[Category, str] | None = None
+
+
+def _reached(receipts: Iterable[FrameReceipt]) -> tuple[tuple[str, int], ...]:
+    """How far each channel got."""
+    marks: dict[str, int] = {}
+    for receipt in receipts:
+        for entry in receipt.entries:
+            if entry.last_seq > marks.get(entry.channel, 0):
+                marks[entry.channel] = entry.last_seq
+    return tuple(marks.items())
 
 
 class Answers:
@@ -252,19 +273,30 @@ class Answers:
         """How many messages wait for their answer."""
         return len(self._waiting)
 
-    def expect(self) -> Ticket:
-        """Number a message."""
-        ticket = Ticket(self._next_wire_seq)
-        self._next_wire_seq += 1
+    def expect(self, messages: int = 1) -> Ticket:
+        """Number a message, or several in a row."""
+        self._next_wire_seq += messages
+        ticket = Ticket(self._next_wire_seq - 1)
         if not self.refused:
             self._waiting.append(ticket)
         return ticket
 
-    def accept(self, ticket: Ticket, receipt: FrameReceipt | None = None) -> None:
+    def accept(self, ticket: Ticket, *receipts: FrameReceipt) -> None:
         """The message is committed, or needed no commit. It ends the group that was withheld, if there is one."""
-        if receipt is not None:
-            ticket.channels = tuple([(entry.channel, entry.last_seq) for entry in receipt.entries if entry.last_seq])
+        ticket.channels = _reached(receipts)
         ticket.accepted = True
+
+    def accept_first(self, ticket: Ticket, accepted: Sequence[FrameReceipt], *, messages: int) -> Ticket:
+        """Only the first of a ticket's messages are committed. Returns the ticket of the next one, to be refused."""
+        first_seq = ticket.wire_seq - messages + 1
+        after = Ticket(first_seq + len(accepted))
+        if ticket in self._waiting:  # else an earlier refusal took its place
+            while self._waiting.pop() is not ticket:
+                pass
+            if accepted:
+                self._waiting.append(Ticket(after.wire_seq - 1, accepted=True, channels=_reached(accepted)))
+            self._waiting.append(after)
+        return after
 
     def withhold(self, ticket: Ticket) -> None:
         """The message belongs to a deferred group: it is answered with the message that ends the group."""

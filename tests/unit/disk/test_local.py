@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.disk.filesystem import Bytes, Mode
-from holdfast.disk.local import IOV_MAX, LocalFilesystem, write_fully
+from holdfast.disk.local import IOV_MAX, LocalFilesystem, give_back_pages, write_fully
 from holdfast.errors import Locked
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes, links and limits of POSIX")
@@ -266,3 +266,14 @@ def test_a_database_that_cannot_be_opened_leaks_no_descriptor(tmp_path: Path) ->
     with pytest.raises(sqlite3.DatabaseError):
         LocalFilesystem().database(tmp_path / "a.db")
     assert open_descriptors() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives pages back")
+def test_pages_that_are_given_back_are_empty_and_their_neighbours_are_not() -> None:
+    memory = bytearray(b"x" * (1 << 20))
+    with memoryview(memory) as whole, whole[1000:-1000] as unused:
+        give_back_pages(unused)
+        give_back_pages(unused[:10])  # no whole page: nothing happens
+        give_back_pages(unused[:0])
+    assert memory[:1000] == memory[-1000:] == b"x" * 1000
+    assert memory.count(0) >= (1 << 20) - 4 * (64 << 10)  # pages have 64 KiB at most

@@ -57,6 +57,8 @@ class World:
     published: int = -1
     acked: int = -1
     rejected: list[int] = field(default_factory=list)
+    safe: int = -1
+    """The servers said that their object store has everything up to this frame."""
     dials: int = 0
     halted: bool = False
 
@@ -76,6 +78,7 @@ class World:
                 known = set(self.store.kept) | set(self.rejected)
                 missing = [fsn for fsn in range(effect.fsn + 1) if fsn not in known]
                 assert not missing, f"acknowledged {effect.fsn}, but the servers never took {missing}"
+                assert not self.durable or effect.fsn <= max(self.safe, *self.rejected, -1), "not safe yet"
                 self.acked = effect.fsn
             elif isinstance(effect, Reject):
                 assert effect.rejection.first_fsn == effect.rejection.last_fsn == self.acked + 1
@@ -132,7 +135,8 @@ class World:
             return True
         if fsn in BAD_FRAMES:
             self.store.refused.add(fsn)
-            self._answer_up_to(fsn - 1, at_zero)
+            if not self.trouble or self.chance.random() < 0.8:  # a server that forgets what it owes
+                self._answer_up_to(fsn - 1, at_zero)
             self.apply(self.core.received(replies.encode_refusal(Category.SCHEMA_MISMATCH, fsn - at_zero, "never")))
             return True
         if fsn not in self.store.kept:
@@ -150,6 +154,7 @@ class World:
         beyond = 100 if self.trouble and fsn == self.sent and self.chance.random() < 0.1 else 0
         self.apply(self.core.received(replies.encode_ok(fsn - at_zero + beyond, [("c", fsn + 1)])))
         if self.durable and (not self.trouble or self.chance.random() < 0.7):
+            self.safe = max(self.safe, fsn)
             self.apply(self.core.received(replies.encode_durable_ack([("c", fsn + 1)])))
 
 

@@ -15,13 +15,23 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadRequest, FrameTooLarge, InvalidBatch, SchemaMismatch
 from holdfast.model.frame import Entry
-from holdfast.sender.encoding import ArrowEncoder, QwpEncoder, frames, time_us, to_batches, with_time
+from holdfast.sender.encoding import (
+    FRAME_BYTES_GOOD,
+    ArrowEncoder,
+    QwpEncoder,
+    frames,
+    time_us,
+    to_batches,
+    with_time,
+)
 from holdfast.sender.pending import CONVERTED_ROWS_MIN, Pending
-from holdfast.sender.rows import AT_TYPE, RowShape, kind_of, size_of
+from holdfast.sender.rows import AT_TYPE, RowShape, kind_of, size_of, size_of_batch
+from holdfast.sender.segment import FRAME_HEADER_BYTES, HEADER_BYTES, OVERHEAD_BYTES
 from holdfast.wire import hfa
 from holdfast.wire.limits import FrameLimits
 
 SLOT = bytes(range(1, 17))
+SEGMENT_BYTES = 4 << 20
 PLACE = ("t", ())
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -301,6 +311,31 @@ def test_frames_hold_everything_in_order_within_their_room(sizes: list[list[int]
         for entry in decoded(parts).entries:
             found.setdefault(entry.channel, []).extend(entry.batch.column("n").to_pylist())
     assert found == expected
+
+
+def test_large_data_become_good_frames_of_which_four_fill_a_segment() -> None:
+    batch = pa.record_batch({"n": range(6000), "pad": ["x" * 1000] * 6000})
+    sizes, numbers = [], []
+    for _, parts in frames([Entry("t", batch)], ArrowEncoder(SLOT).encode, SEGMENT_BYTES - OVERHEAD_BYTES):
+        sizes.append(sum(memoryview(part).nbytes for part in parts))
+        numbers += decoded(parts).entries[0].batch.column("n").to_pylist()
+    assert numbers == list(range(6000))
+    assert max(sizes) <= FRAME_BYTES_GOOD
+    assert min(sizes) > FRAME_BYTES_GOOD // 2
+    assert 4 * (FRAME_HEADER_BYTES + FRAME_BYTES_GOOD) + HEADER_BYTES <= SEGMENT_BYTES
+
+
+def test_one_row_may_fill_a_frame_up_to_its_limit() -> None:
+    rows = [Entry("t", pa.record_batch({"pad": ["x" * 3_000_000]})), Entry("t", pa.record_batch({"pad": ["y"]}))]
+    found = [group for group, _ in frames(rows, ArrowEncoder(SLOT).encode, SEGMENT_BYTES - OVERHEAD_BYTES)]
+    assert [len(group) for group in found] == [1, 1]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4000])
+def test_size_of_a_slice_is_what_it_shows(rows: int) -> None:
+    whole = pa.record_batch({"n": range(10_000), "pad": ["x" * 100] * 10_000})
+    assert size_of_batch(whole.slice(5000, rows)) == pytest.approx(rows * 112, rel=0.1)
+    assert size_of_batch(pa.record_batch({"n": [1]})) <= 64
 
 
 def test_one_row_that_no_frame_holds_is_refused() -> None:

@@ -218,3 +218,36 @@ def test_many_threads_share_syncs() -> None:
     assert ring.statistics().syncs <= 200
     ring.close()
     assert len(payloads(open_ring(disk.after_power_cut(0)))) == 200
+
+
+def test_producer_that_waits_gets_its_segment_before_old_ones_are_deleted() -> None:
+    """Deleting waits for the disk several times; the producer should not."""
+    disk = CrashFilesystem()
+    ring = open_ring(disk, RingOptions(segment_bytes=256, cap_bytes=4096))
+    while ring.statistics().segments < 4:
+        ring.append(bytes(100))
+        ring.step()
+    ring.append(bytes(100))
+    ring.acknowledge(ring.published_fsn)
+    ring._spare = None
+    ring._starved += 1
+    before = len(disk.log)
+    assert ring.step()
+    done = [operation for _, operation, _ in disk.log[before:]]
+    assert "allocate" in done
+    assert "unlink" not in done
+    assert ring.step()
+    assert "unlink" in [operation for _, operation, _ in disk.log[before:]]
+
+
+def test_frames_larger_than_the_window_are_read_with_one_call_each() -> None:
+    disk = CrashFilesystem()
+    large = 300 << 10
+    ring = open_ring(disk, RingOptions(segment_bytes=16 << 20, cap_bytes=64 << 20))
+    for number in range(10):
+        ring.append(bytes([number]) * large)
+    before = disk.reads
+    with ring.cursor(0) as cursor:
+        found = [(frame.fsn, len(frame.payload), frame.payload[0]) for frame in cursor.until(9)]
+    assert found == [(number, large, number) for number in range(10)]
+    assert disk.reads - before == 11  # the first one shows how large they are

@@ -28,6 +28,7 @@ from holdfast.errors import (
     SchemaMismatch,
     SlotFull,
 )
+from holdfast.sender.conf import SenderConfig
 from holdfast.sender.sender import Sender
 from holdfast.wire import hfa
 from holdfast.wire.limits import FrameLimits
@@ -278,6 +279,12 @@ def test_wrong_settings_are_refused_before_anything_is_opened(keys: dict[str, An
         Sender(**keys)
 
 
+def test_keys_beside_whole_settings_are_refused() -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        Sender(SenderConfig.from_conf("ws::addr=h;"), token="t")
+    assert caught.value.key == "token"
+
+
 def test_settings_come_from_the_environment(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CONF", f"ws::addr=127.0.0.1:{server.port};")
     with Sender.from_env(sender_id="env") as sender:
@@ -466,7 +473,8 @@ def test_importing_the_sender_loads_no_server_and_no_spark() -> None:
     code = """
 import sys
 from holdfast import Sender, AsyncSender
-bad = [name for name in sys.modules if name.split(".")[0] in {"pyspark", "grpc", "starlette", "uvicorn"}]
+FORBIDDEN = {"pyspark", "grpc", "starlette", "uvicorn", "prometheus_client", "opentelemetry"}
+bad = [name for name in sys.modules if name.split(".")[0] in FORBIDDEN]
 bad += [name for name in sys.modules if name.startswith(("holdfast.server", "holdfast.store", "holdfast.cli"))]
 assert not bad, bad
 """

@@ -18,7 +18,7 @@ from holdfast.sender.opening import open_ring as open_configured
 from holdfast.sender.opening import open_to_drain
 from holdfast.sender.recovery import survey
 from holdfast.sender.ring import Ring
-from holdfast.sender.slot import Slot
+from holdfast.sender.slot import Slot, mark_failed
 from holdfast.sender.substrate import RingOptions
 from holdfast.testing import CrashFilesystem
 from tests.unit.sender import handmade
@@ -194,7 +194,7 @@ def test_notes_for_people_say_why_and_replace_each_other() -> None:
     slot = open_slot(disk)
     slot.note_error("connection refused")
     slot.note_error("no route")
-    slot.mark_failed("frames cannot be decoded: é")
+    mark_failed(disk, SLOT, "frames cannot be decoded: é")
     left = slot_files(disk.after_power_cut(0))
     assert left[".last_error"] == b"no route"
     assert left[".failed"].decode() == "frames cannot be decoded: é"

@@ -36,6 +36,7 @@ PATIENCE_S = 30.0
 """How long a test waits for what must happen before it fails."""
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 SLOT = bytes(range(1, 17))
+LOOP_THREAD = "test-server"
 
 _T = TypeVar("_T")
 
@@ -50,6 +51,7 @@ class RunningServer:
         *,
         store: Mapping[str, object] | None = None,
         filesystem: Filesystem | None = None,
+        access_filesystem: Filesystem | None = None,
         clock: Clock | None = None,
         tls: bool = False,
     ) -> None:
@@ -60,19 +62,28 @@ class RunningServer:
         self.clock = clock or SystemClock()
         self.filesystem = filesystem or LocalFilesystem()
         self.audit: list[bytes] = []
+        self.audit_threads: list[str] = []
+        """On which thread each line of the audit log was written."""
         self.tls = ReloadableTls(self.config) if tls else None
         self.store = Store.open(
             directory, StoreConfig.from_mapping(store or {}), filesystem=self.filesystem, clock=self.clock
         )
         self.gatekeeper = Gatekeeper(
-            self.config, self.clock, LocalFilesystem(), audit=AuditLog(self.audit.append, self.clock)
+            self.config,
+            self.clock,
+            access_filesystem or LocalFilesystem(),
+            audit=AuditLog(self._take_audit_line, self.clock),
         )
         self.failure: HoldfastError | None = None
         self.server: Server
         self.loop: asyncio.AbstractEventLoop
         self.port = 0
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="test-server")
+        self._thread = threading.Thread(target=self._run, name=LOOP_THREAD)
+
+    def _take_audit_line(self, line: bytes) -> None:
+        self.audit.append(line)
+        self.audit_threads.append(threading.current_thread().name)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -280,15 +291,31 @@ def open_client(
     headers: Mapping[str, str | None] | None = None,
     *,
     context: ssl.SSLContext | None = None,
+    piece_bytes: int = 1 << 20,
 ) -> tuple[RawClient, Answer]:
     """Connect and ask for an upgrade; `None` leaves a header out. A client that is refused comes closed."""
+    raw = ask_for_upgrade(port, path, headers, context=context, piece_bytes=piece_bytes)
+    return _read_answer(raw)
+
+
+def ask_for_upgrade(
+    port: int,
+    path: str = "/api/v4/write",
+    headers: Mapping[str, str | None] | None = None,
+    *,
+    context: ssl.SSLContext | None = None,
+    piece_bytes: int = 1 << 20,
+) -> socket.socket:
+    """The socket on which an upgrade was asked for, in pieces of that size."""
     raw = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if context is not None:
         raw = context.wrap_socket(raw, server_hostname="localhost")
     lines = [f"{name}: {value}" for name, value in {**UPGRADE, **(headers or {})}.items() if value is not None]
-    raw.sendall("\r\n".join([f"GET {path} HTTP/1.1", *lines, "", ""]).encode())
-    return _read_answer(raw)
+    head = "\r\n".join([f"GET {path} HTTP/1.1", *lines, "", ""]).encode()
+    for start in range(0, len(head), piece_bytes):
+        raw.sendall(head[start : start + piece_bytes])
+    return raw
 
 
 def _read_answer(raw: socket.socket) -> tuple[RawClient, Answer]:

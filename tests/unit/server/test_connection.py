@@ -5,16 +5,22 @@ from __future__ import annotations
 import random
 import select
 import socket
+import ssl
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from holdfast.errors import Category
+from holdfast.model.frame import Entry
 from holdfast.server.door import HANDSHAKES_MAX
 from holdfast.testing import ManualClock
+from holdfast.wire import qwp
 from holdfast.wire.replies import Refusal
+from tests.conformance.certificates import OPENSSL, make_certificates
 from tests.unit.server.harness import (
     BINARY,
     CONTINUATION,
@@ -171,6 +177,28 @@ def test_slow_handshakes_keep_nobody_out(tmp_path: Path) -> None:
         running.until(lambda: not running.server.door._handshakes)
 
 
+@pytest.mark.guarantee("G11")
+@pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make an authority")
+def test_slow_tls_handshakes_keep_nobody_out_and_are_dropped(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path / "files")
+    settings = {"tls.cert": str(files.cert), "tls.key": str(files.key), "ingest.handshake_timeout": "2s"}
+    hello = bytes.fromhex("16030100f8010000f40303") + bytes(20)  # a client's first words, and no more
+    with RunningServer(tmp_path / "data", settings, tls=True) as running:
+        slow = [bare_socket(running) for _ in range(200)]
+        for number, raw in enumerate(slow):
+            raw.sendall(hello[: number % len(hello)])
+        context = ssl.create_default_context(cafile=str(files.authority))
+        client, answer = open_client(running.port, context=context)
+        with client:
+            assert answer.status == 101
+            client.send(arrow_frame(1))
+            client.acknowledged(0)
+        for raw in slow:
+            with raw, suppress(ConnectionError):
+                while raw.recv(4096):  # an alert at most, then the end
+                    pass
+
+
 def test_handshake_that_never_ends_is_dropped(tmp_path: Path) -> None:
     with RunningServer(tmp_path, {"ingest.handshake_timeout": "50ms"}) as running, bare_socket(running) as raw:
         raw.sendall(b"GET /api")
@@ -188,17 +216,33 @@ def test_endless_request_head_is_dropped(tmp_path: Path) -> None:
         assert ended
 
 
+QWP_FRAME = qwp.encode([Entry("trades", pa.record_batch({"n": pa.array([1, 2, 3], pa.int64())}))], None)
+
+
 @pytest.mark.guarantee("G9")
-def test_every_cut_of_a_frame_is_refused_and_the_server_goes_on(tmp_path: Path) -> None:
-    whole = arrow_frame(1, 2, 3, fsn=1)
+@pytest.mark.parametrize("whole", [arrow_frame(1, 2, 3, fsn=1), QWP_FRAME], ids=["arrow", "qwp"])
+def test_every_cut_of_a_frame_is_refused_and_the_server_goes_on(tmp_path: Path, whole: bytes) -> None:
+    """Behind a good frame, so that the cut one is met on every way a frame can take."""
     with RunningServer(tmp_path) as running:
-        for size in range(0, len(whole), 7):
+        for size in range(len(whole)):
             with running.client() as client:
-                client.send(whole[:size])
-                assert isinstance(client.reply(), Refusal)
-        with running.client() as client:
-            client.send(whole)
-            assert client.acknowledged(0) == {"trades": 3}
+                good, cut = frame_bytes(arrow_frame(1, 2, 3, fsn=1)), frame_bytes(whole[:size])
+                client.socket.sendall(good + good + cut)
+                refusal = client.refusal()
+                assert (refusal.category, refusal.wire_seq) == (Category.PARSE_ERROR, 2), size
+        assert running.rows("trades") == [1, 2, 3]
+
+
+@pytest.mark.guarantee("G9")
+def test_cut_in_the_middle_of_a_message_is_a_lost_connection(tmp_path: Path) -> None:
+    """The bytes of the socket end; nothing of the message is stored."""
+    whole = frame_bytes(arrow_frame(1, 2, 3))
+    with RunningServer(tmp_path) as running:
+        for size in range(len(whole)):
+            with running.client() as client:
+                client.socket.sendall(whole[:size])
+        running.until(lambda: not running.server.state.connections)
+        assert running.store.channels() == []
 
 
 @pytest.mark.guarantee("G9")
@@ -238,11 +282,21 @@ def test_small_message_that_inflates_to_a_huge_one_is_refused(tmp_path: Path) ->
         assert running.store.channels() == []
 
 
-def test_flipped_bits_of_a_frame_are_refused_or_stored_whole(tmp_path: Path) -> None:
-    chance, whole = random.Random(5), arrow_frame(1, 2, 3)
+WHOLE = arrow_frame(1, 2, 3)
+
+
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize(
+    "bits",
+    [
+        pytest.param(random.Random(5).sample(range(8 * len(WHOLE)), 120), id="some"),
+        pytest.param(range(8 * len(WHOLE)), id="all", marks=pytest.mark.long),
+    ],
+)
+def test_flipped_bits_of_a_frame_are_refused_or_stored_whole(tmp_path: Path, bits: Sequence[int]) -> None:
+    whole = WHOLE
     with RunningServer(tmp_path) as running:
-        for _ in range(120):
-            bit = chance.randrange(8 * len(whole))
+        for bit in bits:
             flipped = bytearray(whole)
             flipped[bit // 8] ^= 1 << bit % 8
             with running.client() as client:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import errno
+import statistics
+import threading
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +18,7 @@ from holdfast.store.subscribers.subscriber import Subscriber
 from holdfast.testing import CrashFilesystem
 from holdfast.wire import hfa
 from holdfast.wire.replies import Ok, Refusal
-from tests.unit.server.harness import RunningServer, arrow_frame
+from tests.unit.server.harness import PING, PONG, RawClient, RunningServer, arrow_frame
 
 CAPPED = {
     "wal.max_size": "2MiB",
@@ -191,6 +195,58 @@ def test_full_store_stops_reading_only_from_those_who_write(tmp_path: Path) -> N
             confirm_everything(lazy)
             writer.acknowledged(number)
         assert running.rows("trades")[-1] == number
+
+
+def round_trips_s(client: RawClient, count: int) -> float:
+    """The median time from a ping to its pong."""
+    times: list[float] = []
+    for _ in range(count):
+        started_s = time.perf_counter()
+        client.send(b"", opcode=PING)
+        assert client.receive() == (PONG, b"")
+        times.append(time.perf_counter() - started_s)
+    return statistics.median(times)
+
+
+@pytest.mark.guarantee("G11")
+def test_others_keep_their_latency_while_many_flood_a_full_store(tmp_path: Path) -> None:
+    settings = {"ingest.write_deadline": "1h", "ingest.max_batch_size": "512KiB"}
+    with RunningServer(tmp_path, settings, store=CAPPED) as running, running.client() as other:
+        running.store.subscriber("lazy")
+        quiet_s = round_trips_s(other, 200)
+        with ExitStack() as flood:
+            writers = [flood.enter_context(running.client()) for _ in range(20)]
+            for writer in writers:
+                writer.socket.setblocking(False)
+                with suppress(BlockingIOError):
+                    for number in range(200):
+                        writer.send(arrow_frame(number, pad_bytes=100_000))
+            running.until(lambda: [info.paused for info in running.server.state.connections].count("") == 1)
+            flooded_s = round_trips_s(other, 200)
+            assert running.ask(lambda: running.server.state.totals.stalls) >= len(writers)
+        assert flooded_s < 10 * quiet_s
+        running.stop()  # and again at the end of the block: it does not wait for frames that find no room
+
+
+@pytest.mark.guarantee("G11")
+def test_frame_of_another_is_answered_long_before_a_flood_is_over(tmp_path: Path) -> None:
+    """What stands before it is bounded by what one connection may have in flight, not by what it would send."""
+    settings = {"ingest.connection_inflight": "1MiB", "ingest.max_batch_size": "512KiB"}
+    frames, pad_bytes = 400, 100_000
+    with RunningServer(tmp_path, settings) as running, running.client() as flooder, running.client() as other:
+
+        def send_all() -> None:
+            for number in range(frames):
+                flooder.send(arrow_frame(number, fsn=number, pad_bytes=pad_bytes))
+
+        flood = threading.Thread(target=send_all)
+        flood.start()
+        flooder.acknowledged(10)
+        other.send(arrow_frame(1, channel="other"))
+        other.acknowledged(0)
+        assert running.ask(lambda: running.server.state.connections[0].acknowledged) < frames - 1
+        flood.join()
+        flooder.acknowledged(frames - 1)
 
 
 @pytest.mark.guarantee("G11")

@@ -251,7 +251,7 @@ def test_every_table_ends_with_a_checksum() -> None:
         database.executescript(TABLES)
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         last = {name: database.execute(f"SELECT * FROM {name}").description[-1][0] for name in tables}
-    assert len(last) == 13
+    assert len(last) == 14
     assert set(last.values()) == {"crc"}
 
 

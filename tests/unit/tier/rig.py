@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast import Store
+from holdfast.config import StoreConfig
 from holdfast.config.tier import TierConfig
 from holdfast.disk.filesystem import Filesystem
 from holdfast.disk.local import LocalFilesystem
@@ -56,15 +57,16 @@ class Rig:
         self.clock = clock or ManualClock()
         self.directory = directory
         self.durable: dict[str, int] = {}
-        filesystem = filesystem or LocalFilesystem()
+        self.filesystem = filesystem = filesystem or LocalFilesystem()
         config = TierConfig.from_mapping({"tier": {"url": "file:///unused", **tier}})
         self.tier = Tier(
             config, objects, filesystem=filesystem, clock=self.clock, chance=random.Random(7), pause=self._pause
         )
         self.tier.load()
-        self.restored = self.tier.restore_if_empty(directory)
+        settings = StoreConfig.from_mapping(store or {})
+        self.restored = self.tier.restore_if_empty(directory, keep_bytes=settings.retention_local_bytes)
         self.store = Store.open(
-            directory, store or {}, filesystem=filesystem, clock=self.clock, inline=True, source=self.tier
+            directory, settings, filesystem=filesystem, clock=self.clock, inline=True, source=self.tier
         )
         self.tier.on_durable(self.durable.update)
         try:
@@ -87,6 +89,22 @@ class Rig:
         """Seal everything and let it become durable."""
         self.store.flush()
         self.tier.turn()
+
+    def tick(self, seconds: float = 2.0) -> None:
+        """Let time pass, so that retention looks."""
+        self.clock.advance(seconds)
+        self.store.flush()
+
+    def files(self, channel: str) -> list[str]:
+        """The segment files of a channel that are on the disk."""
+        folder = self.directory / "channels" / channel
+        entries = self.filesystem.listdir(folder) if self.filesystem.exists(folder) else []
+        return sorted(entry.name for entry in entries if entry.name.endswith(".arrow"))
+
+    def remote(self, channel: str) -> list[int]:
+        """The first seqs of its segments that are only in the tier."""
+        segments = self.store.listing.segments(channel, from_seq=1, limit=1000)
+        return [segment.meta.first_seq for segment in segments if segment.remote]
 
     @property
     def uploads(self) -> UploadStatistics:

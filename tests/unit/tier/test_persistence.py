@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.clock import NS_PER_S
 from holdfast.errors import Closed, DamagedObject, TierRefused, TierUnavailable
+from holdfast.model.backoff import Backoff
 from holdfast.testing import ManualClock
 from holdfast.tier.persistence import Persistence
-from holdfast.tier.policy import Backoff
 
 AWAY = TierUnavailable(url="u", action="a", reason="away")
 NO = TierRefused(url="u", reason="no")
@@ -22,7 +22,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.persistence = Persistence(
-            self.clock, random.Random(1), backoff=Backoff(1, 8), alarm_after_ns=60 * NS_PER_S, pause=self._pause
+            self.clock, random.Random(1), backoff=Backoff(1, 8, -0.5), alarm_after_ns=60 * NS_PER_S, pause=self._pause
         )
         self.alarms: list[str | None] = []
 
@@ -70,6 +70,7 @@ def test_who_waits_gets_an_outage_told_when_the_time_is_up() -> None:
     assert bench.persistence.call(bench.failing(3, AWAY), "try", limit_s=30) == "done"
     with pytest.raises(TierUnavailable):
         bench.persistence.call(bench.failing(1000, AWAY), "try", limit_s=30)
+    assert bench.persistence.trouble is None  # nobody goes on trying, so nothing of it becomes an alarm
 
 
 def test_garbled_bytes_are_asked_for_again_a_few_times() -> None:

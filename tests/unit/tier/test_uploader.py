@@ -240,3 +240,22 @@ def test_a_manifest_that_lost_entries_is_refused(tmp_path: Path) -> None:
     objects.objects.clear()
     with pytest.raises(TierMismatch, match="objects are missing"):
         Rig(tmp_path / "data", objects)
+
+
+def test_a_lag_that_grows_is_an_alarm_and_is_over_when_all_is_durable(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"channels": {"a": {"file_slice_max_msgs": 1}}, "segment": {"max_open_duration": "1h"}}
+    rig = Rig(tmp_path / "data", MemoryObjects(), store=settings, alarm_after="5m")
+    rig.send(1, "a", "b")  # the part in `b` stays open, so that the one in `a` cannot be listed
+    rig.tier.turn()
+    assert rig.tier.statistics().alarm is None
+    rig.clock.advance(301)
+    rig.tier.turn()
+    assert rig.uploads.lag_s == 301
+    assert "has waited 301 s" in (rig.tier.statistics().alarm or "")
+    rig.upload()
+    assert rig.tier.statistics().alarm is None
+    names = [record.getMessage().split()[0] for record in caplog.records if "tier.alarm" in record.getMessage()]
+    assert names == ["tier.alarm", "tier.alarm.over"]
+    rig.close()

@@ -168,6 +168,31 @@ def test_joining_keeps_rows_in_order_and_schemas_apart() -> None:
     ]
 
 
+def test_frame_like_one_before_is_plain_and_may_be_read_again() -> None:
+    session = reader()
+    assert session.read_plain(arrow(1)) is None
+    session.read(arrow(1), now_us=0)
+    plain = [session.read_plain(arrow(2, slot_id=SLOT, fsn=3)) for _ in range(2)]
+    assert plain[0] == plain[1]
+    assert plain[0] is not None
+    assert plain[0].identity == SlotFrame(SLOT, Fsn(3))
+    frame = session.read(arrow(2, slot_id=SLOT, fsn=3), now_us=0)
+    assert frame is not None
+    assert frame.identity == plain[0].identity
+
+
+def test_nothing_is_plain_where_messages_are_counted_or_deferred() -> None:
+    counted = reader(SlotOrigin(SLOT, 40))
+    counted.read(arrow(1), now_us=0)
+    assert counted.read_plain(arrow(1)) is None
+    session = reader()
+    session.read(arrow(1), now_us=0)
+    session.read(columns(1, deferred=True), now_us=0)
+    assert session.read_plain(arrow(1)) is None
+    assert session.read(columns(2), now_us=0) is not None
+    assert session.read_plain(arrow(1)) is not None
+
+
 # -- answering --------------------------------------------------------------------------------------------------------
 
 
@@ -278,6 +303,34 @@ def test_refused_group_is_not_answered_with_ok_for_its_first_messages() -> None:
     answers.withhold(first)
     answers.refuse(end, Category.WRITE_ERROR, "full")
     assert taken(answers) == [Ok(0), Refusal(0x09, Category.WRITE_ERROR, 2, "full")]
+
+
+def test_messages_of_one_ticket_are_answered_with_the_last_of_them() -> None:
+    answers = Answers()
+    ticket, after = answers.expect(3), answers.expect()
+    assert (ticket.wire_seq, after.wire_seq) == (2, 3)
+    answers.accept(ticket, receipt(("a", 1)), receipt(("a", 4), ("b", 2)), receipt(("a", 3)))
+    assert taken(answers) == [Ok(2, (("a", 4), ("b", 2)))]
+
+
+def test_refusal_inside_a_ticket_has_the_number_of_its_message() -> None:
+    answers = Answers()
+    before, ticket, later = answers.expect(), answers.expect(4), answers.expect()
+    answers.accept(later, receipt(("a", 99)))
+    next_one = answers.accept_first(ticket, [receipt(("a", 2)), receipt(("a", 3))], messages=4)
+    answers.refuse(next_one, Category.WRITE_ERROR, "full")
+    assert taken(answers) == []
+    answers.accept(before, receipt(("a", 1)))
+    assert taken(answers) == [Ok(2, (("a", 3),)), Refusal(0x09, Category.WRITE_ERROR, 3, "full")]
+    assert taken(answers) == []
+
+
+def test_ticket_of_which_nothing_is_accepted_is_refused_by_its_first_message() -> None:
+    answers = Answers()
+    ticket, later = answers.expect(4), answers.expect(2)
+    answers.refuse(answers.accept_first(ticket, [], messages=4), Category.WRITE_ERROR, "full")
+    answers.refuse(answers.accept_first(later, [], messages=2), Category.WRITE_ERROR, "full too")
+    assert taken(answers) == [Refusal(0x09, Category.WRITE_ERROR, 0, "full")]
 
 
 def test_durable_answers_follow_the_ok_of_their_channels() -> None:

@@ -1,15 +1,13 @@
-"""The comparison of what was accepted with what is stored. Pure.
+"""The comparison of what was promised with what arrived. Pure.
 
-Promise: for each channel every accepted event is looked for, and every stored event is accounted for:
+Promise: of each channel every event whose `flush` returned is looked for in each place, and every event found there is
+accounted for:
 
-    lost           accepted, and not stored
-    duplicated     stored again: copies beyond the first
-    out of order   stored behind an event that was sent later
-    moved          not under the seq that its receipt named
-    altered        stored with another value than was sent
-    invented       stored, and never sent
-
-Ids of a channel are 1, 2, 3 … in the order of sending.
+    lost           promised, and not there
+    duplicated     there again: copies beyond the first
+    out of order   behind an event that was sent later
+    altered        there with another value than was sent
+    invented       there, and never sent
 """
 
 from __future__ import annotations
@@ -24,61 +22,44 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedRows:
-    """Accepted events: their ids, and the seq that each receipt named."""
+class Found:
+    """Events of a channel in one place, in the order of reading; how many do not have the value that was sent."""
 
     ids: Ints
-    seqs: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRows:
-    """Stored events in the order of reading: their ids and seqs, and how many do not have the value that was sent."""
-
-    ids: Ints
-    seqs: Ints
     altered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelResult:
-    """One channel's line of the proof, in events."""
+class Comparison:
+    """One channel in one place, in events."""
 
     channel: str
-    sent: int
-    accepted: int
-    stored: int
+    place: str
+    found: int
     lost: int
     duplicated: int
     out_of_order: int
-    moved: int
     altered: int
     invented: int
 
-    @property
-    def flawless(self) -> bool:
-        """Whether every accepted event is there once, in order, as it was sent."""
-        flaws = (self.lost, self.duplicated, self.out_of_order, self.moved, self.altered, self.invented)
-        return not any(flaws)
+    def flaws(self, *, may_repeat: bool) -> int:
+        """What breaks the promise of that place; a consumer may get an event again that it had not confirmed."""
+        repeats = 0 if may_repeat else self.duplicated + self.out_of_order
+        return self.lost + self.altered + self.invented + repeats
 
 
-def compare(channel: str, *, sent: int, accepted: AcceptedRows, stored: StoredRows) -> ChannelResult:
-    """Compare one channel. Ids 1 to `sent` were sent at least once."""
-    known = (stored.ids >= 1) & (stored.ids <= sent)
-    ids, seqs = stored.ids[known], stored.seqs[known]
+def compare(channel: str, place: str, *, promised: int, sent: int, found: Found) -> Comparison:
+    """Compare one channel in one place. Ids 1 to `promised` must be there; up to `sent` they may."""
+    known = (found.ids >= 1) & (found.ids <= sent)
+    ids = found.ids[known]
     copies = np.bincount(ids, minlength=sent + 1)
-    first_seq = np.full(sent + 1, -1, dtype=np.int64)
-    first_seq[ids[::-1]] = seqs[::-1]  # of several copies the first one stays
-    there = copies[accepted.ids] > 0
-    return ChannelResult(
+    return Comparison(
         channel=channel,
-        sent=sent,
-        accepted=len(accepted.ids),
-        stored=len(stored.ids),
-        lost=int(np.count_nonzero(~there)),
+        place=place,
+        found=len(found.ids),
+        lost=int(np.count_nonzero(copies[1 : promised + 1] == 0)),
         duplicated=int(np.sum(np.maximum(copies - 1, 0))),
         out_of_order=int(np.count_nonzero(ids < np.maximum.accumulate(ids))) if len(ids) else 0,
-        moved=int(np.count_nonzero(first_seq[accepted.ids[there]] != accepted.seqs[there])),
-        altered=stored.altered,
-        invented=len(stored.ids) - len(ids),
+        altered=found.altered,
+        invented=len(found.ids) - len(ids),
     )

@@ -1,7 +1,8 @@
-"""What the demo writes: a small exchange with trades, quotes and orders.
+"""What the demo sends: a small exchange with trades and quotes.
 
 Promise: every event follows from its channel and id alone, with integer arithmetic, so that a reader can compute what
-must be stored. Frame `fsn` (from 1) carries the next ids of each channel; frames are sent in order, so ids ascend.
+must have arrived. Ids of a channel are 1, 2, 3 … in the order of sending; a frame has `ROWS` of them, so its number
+says which.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.model.frame import Entry
-
-ROWS = {"trades": 20, "quotes": 60, "orders": 20}
+ROWS = {"trades": 100, "quotes": 100}
 """Events of each channel in a frame."""
 
 SYMBOLS = pa.array(["AAPL", "AMZN", "ASML", "BAYN", "GOOG", "META", "MSFT", "NVDA", "SAP", "SIE", "TSLA", "TTE"])
@@ -24,19 +23,10 @@ FIRST_TIME_US = 1_767_346_200_000_000  # 2026-01-02 09:30 UTC
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 
-def first_id(channel: str, fsn: int) -> int:
-    """The id of a frame's first event in a channel."""
-    return (fsn - 1) * ROWS[channel] + 1
-
-
-def make_frame(fsn: int) -> list[Entry]:
-    """The entries of a frame, one for each channel."""
-    return [Entry(channel, make_batch(channel, first_id(channel, fsn), rows)) for channel, rows in ROWS.items()]
-
-
-def make_batch(channel: str, first: int, rows: int) -> pa.RecordBatch:
-    """The events with the ids `first` and following."""
-    return make_events(channel, np.arange(first, first + rows, dtype=np.int64))
+def make_frame(channel: str, fsn: int) -> pa.RecordBatch:
+    """The events of the frame with that number, from 0."""
+    first = fsn * ROWS[channel] + 1
+    return make_events(channel, np.arange(first, first + ROWS[channel], dtype=np.int64))
 
 
 def make_events(channel: str, ids: Ints) -> pa.RecordBatch:
@@ -56,11 +46,8 @@ def _own_columns(channel: str, cents: Ints, noise: Ints) -> dict[str, pa.Array]:
     lots = pa.array((1 + noise // 1_024 % 40) * 25, pa.int32())
     if channel == "quotes":
         return {"bid": pa.array((cents - 2) / 100), "ask": pa.array((cents + 2) / 100), "size": lots}
-    price = {"price": pa.array(cents / 100), "qty": lots}
-    if channel == "orders":
-        side = SIDES.take(pa.array(noise // 65_536 % 2))
-        return price | {"side": side, "account": pa.array(10_000 + noise // 131_072 % 500, pa.int32())}
-    return price
+    side = SIDES.take(pa.array(noise // 65_536 % 2))
+    return {"price": pa.array(cents / 100), "qty": lots, "side": side}
 
 
 def _mixed(ids: Ints) -> Ints:

@@ -1,99 +1,117 @@
-"""The course of a demo: start a writer, kill it, start it again, and at the end compare.
+"""The course of a demo: start everything, kill a producer and the server, start them again, drain, compare.
 
-Promise: the writer gets no warning, and the moments of the kills are drawn from the seed before it starts. A writer
-that ends by itself is a failure, not a kill. The store is removed, whatever happens, unless it is to be kept.
+Promise: nobody is warned, and the moments of the kills are drawn from the seed before anything starts. Everything that
+was started is ended, whatever happens. The directory is removed unless it is to be kept, or the demo failed. Nothing
+leaves loopback.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import IO
 
-import msgspec
 import numpy as np
-import pyarrow as pa
+import pyarrow.parquet as pq
 
 from holdfast.cli.answer import ExitCode, answer_json
-from holdfast.cli.demo.check import ChannelResult, StoredRows, compare
-from holdfast.cli.demo.events import ROWS, make_events
-from holdfast.cli.demo.ledger import EVENTS_PER_FRAME, Ledger
+from holdfast.cli.demo.check import Comparison, Found, compare
+from holdfast.cli.demo.events import ROWS
+from holdfast.cli.demo.processes import PipelineProcess, Producer, ServerProcess
+from holdfast.cli.demo.producer import Acked, Closed, Message, Opened, Published
 from holdfast.cli.demo.show import Show
-from holdfast.cli.demo.writer import CONFIG, Answered, Closed, Message, Opened
+from holdfast.cli.demo.watching import Listener, different_rows, table_events, table_rows
 from holdfast.clock import NS_PER_S, Clock, SystemClock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest
+from holdfast.spark.tables import read_manifest
 from holdfast.store.store import Store
-from holdfast.store.verify import VerifyReport, verify_store
+from holdfast.store.verify import verify_store
 
-START_S_MAX = 60.0
-"""A writer that has not answered its first frame by then will not; a busy machine takes a few seconds."""
-TICK_S = 0.1
+TICK_S = 0.25
+OUTAGE_S = 3.0
+"""How long the server stays dead: long enough to see producers go on without it."""
+DRAIN_S_MAX = 180.0
+"""How long Spark and the consumer may take to get everything; a busy machine takes a minute."""
+FRAMES_PER_SECOND = 60.0
+SF, MEMORY = "sf-1", "memory-1"
+CHANNELS = {SF: "trades", MEMORY: "quotes"}
+STORE, SPARK, CONSUMER = "store", "Parquet", "consumer"
 
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """One writer, from its start to its end."""
-
-    number: int
-    killed: bool
-    seconds: float
-    opened: Opened
-    accepted_events: int
-    unanswered_frames: int
-    resent_frames: int
-    duplicate_frames: int
+SERVER_YAML = """data: {data}
+server: {{listen: "127.0.0.1:{port}", admin: "127.0.0.1:{admin}"}}
+segment: {{max_open_duration: 500ms}}
+event_time: ts
+"""
+PIPELINE_YAML = """name: demo
+checkpoint: checkpoint
+trigger: 500ms
+master: local[2]
+conf: {{spark.driver.memory: 1g, spark.ui.enabled: "false", spark.sql.shuffle.partitions: "2", spark.log.level: ERROR}}
+sources:
+  exchange:
+    channel: [trades, quotes]
+    addr: http://127.0.0.1:{admin}
+    schema: id bigint, ts timestamp, symbol string, price double, qty int, side string, bid double, ask double, size int
+    options: {{startingOffsets: earliest, includeMetadata: "true"}}
+steps:
+  - {{name: on_time, from: exchange, watermark: {{column: ts, delay: 1s}}}}
+  - name: volumes
+    from: on_time
+    window: {{column: ts, length: 10s}}
+    aggregate: {{by: [symbol], values: {{trades: count(price), volume: sum(price * qty)}}}}
+outputs:
+  events: {{from: exchange, format: parquet, path: events}}
+  volumes: {{from: volumes, format: parquet, path: volumes}}
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What happened, and whether the promise held. Counts are events unless they say frames."""
+    """What happened, and whether the promise held. Counts are events."""
 
     held: bool
     seed: int
     directory: str | None
-    kills: int
-    writing_seconds: float
+    console: str
+    seconds: float
+    outage_seconds: float
     sent: int
     accepted: int
-    stored: int
+    in_spark: int
+    in_parquet: int
+    at_consumer: int
     lost: int
     duplicated: int
-    out_of_order: int
-    changed: int
-    resent_frames: int
-    duplicate_frames: int
-    accepted_per_second: float
-    read_per_second: float
-    lives: tuple[Life, ...]
-    channels: tuple[ChannelResult, ...]
-    verify: VerifyReport
+    redelivered: int
+    recovered_frames: int
+    intact: bool
+    places: tuple[Comparison, ...]
+    volumes: tuple[tuple[str, int, float], ...]
 
 
-def run(*, seconds: float, kills: int, directory: Path | None, keep: bool, seed: int | None, as_json: bool) -> ExitCode:
-    """Run the demo and show it; NO if anything accepted is not there once, in order, as it was sent."""
+def run(*, seconds: float, directory: Path | None, keep: bool, seed: int | None, as_json: bool) -> ExitCode:
+    """Run the demo and show it; NO if anything promised is not there once, in order, as it was sent."""
     seed = int.from_bytes(os.urandom(2), "little") if seed is None else seed
     show = Show(quiet=as_json)
-    with _place(directory, keep=keep) as store:
-        show.begin(store, seconds=seconds, kills=kills, seed=seed)
-        demo = _Demo(store, show, clock=SystemClock())
-        with show.moving(seconds):
-            demo.write(_phases(seconds, kills, Random(seed)))
+    with _place(directory, keep=keep) as place, ExitStack() as open_parts:
+        demo = _Demo(place, show, open_parts, clock=SystemClock())
+        show.begin(place, seconds=seconds, seed=seed, console=demo.console)
+        with show.moving():
+            demo.play(seconds, Random(seed))
         result = demo.result(seed=seed, kept=keep)
         show.result(result)
+        if as_json:
+            answer_json("demo", result, ok=result.held)
         if keep:
-            show.keep(store)
-    if as_json:
-        answer_json("demo", result, ok=result.held)
+            demo.stay()
     return ExitCode.DONE if result.held else ExitCode.NO
 
 
@@ -107,204 +125,267 @@ def _place(directory: Path | None, *, keep: bool) -> Iterator[Path]:
             raise BadRequest(f"{directory} is not an empty directory; give another --dir")
         directory.mkdir(parents=True, exist_ok=True)
         place = directory.absolute()
-    try:
-        yield place
-    finally:
-        if not keep:
-            shutil.rmtree(place, ignore_errors=True)
+    yield place  # a demo that fails leaves its files behind, to be looked into
+    if not keep:
+        shutil.rmtree(place, ignore_errors=True)
 
 
-def _phases(seconds: float, kills: int, chance: Random) -> list[float]:
-    """How long each life writes: random parts of the whole, none shorter than a third of the mean."""
-    weights = [chance.uniform(0.5, 1.5) for _ in range(kills + 1)]
-    return [seconds * weight / sum(weights) for weight in weights]
+def _free_ports(count: int) -> list[int]:
+    """Ports on which a server can be started again and again."""
+    with ExitStack() as probes:
+        found = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in found:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in found]
+
+
+class _Ledger:
+    """What the producers said: which frames are promised, which are accepted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._published = dict.fromkeys(CHANNELS, -1)
+        self._acked = dict.fromkeys(CHANNELS, -1)
+
+    def note(self, producer: str, message: Message) -> None:
+        with self._lock:
+            if isinstance(message, Opened):
+                self._published[producer] = max(self._published[producer], message.published_fsn)
+            elif isinstance(message, Published):
+                self._published[producer] = max(self._published[producer], message.fsn)
+            else:
+                assert isinstance(message, Acked | Closed)
+                fsn = message.fsn if isinstance(message, Acked) else message.acked_fsn
+                self._acked[producer] = max(self._acked[producer], fsn)
+
+    def promised(self, producer: str) -> int:
+        """Events whose flush returned, or that a restart found in the slot."""
+        with self._lock:
+            return (self._published[producer] + 1) * ROWS[CHANNELS[producer]]
+
+    def accepted(self, producer: str) -> int:
+        """Events that the server confirmed."""
+        with self._lock:
+            return (self._acked[producer] + 1) * ROWS[CHANNELS[producer]]
+
+    def totals(self) -> tuple[int, int]:
+        return sum(map(self.promised, CHANNELS)), sum(map(self.accepted, CHANNELS))
 
 
 class _Demo:
-    """The parent of all writers."""
+    """The parent of all processes."""
 
-    def __init__(self, store: Path, show: Show, *, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, place: Path, show: Show, open_parts: ExitStack, *, clock: Clock) -> None:
+        self._place = place
         self._show = show
+        self._open_parts = open_parts
         self._clock = clock
-        self._ledger = Ledger()
-        self._lives: list[Life] = []
+        self._started_ns = clock.monotonic_ns()
+        self._port, self._admin = _free_ports(2)
+        self._ledger = _Ledger()
+        self._server: ServerProcess | None = None
+        self._pipeline: PipelineProcess | None = None
+        self._producers: dict[str, Producer] = {}
+        self._listeners: list[Listener] = []
+        self._heard: dict[str, Found] = {}
+        self._outage_s = 0.0
+        self._recovered_frames = 0
+        self._pause = threading.Event()
 
-    def write(self, phases: list[float]) -> None:
-        """One life after the other; all but the last end by a kill."""
-        for number, phase in enumerate(phases, start=1):
-            life = self._live(number, phase, kill=number < len(phases))
-            self._lives.append(life)
-            self._show.ended(life)
+    @property
+    def console(self) -> str:
+        """Where to look at it in a browser."""
+        return f"http://127.0.0.1:{self._admin}/"
 
-    def _live(self, number: int, phase: float, *, kill: bool) -> Life:
-        ledger = self._ledger
-        before = (ledger.answered_fsn, ledger.resent, ledger.duplicates)
-        with tempfile.TemporaryFile() as errors:
-            writer = _Writer(self._store, before[0] + 1, errors, note=ledger.note)
-            try:
-                opened = writer.wait_until_writing()
-                self._show.opened(number, opened)
-                started_ns = self._clock.monotonic_ns()
-                self._watch(number, writer, until_ns=started_ns + int(phase * NS_PER_S))
-                writer.end(kill=kill)
-            finally:
-                writer.destroy()
-        return Life(
-            number=number,
-            killed=kill,
-            seconds=round((self._clock.monotonic_ns() - started_ns) / NS_PER_S, 2),
-            opened=opened,
-            accepted_events=(ledger.answered_fsn - before[0]) * EVENTS_PER_FRAME,
-            unanswered_frames=ledger.sent_fsn - ledger.answered_fsn,
-            resent_frames=ledger.resent - before[1],
-            duplicate_frames=ledger.duplicates - before[2],
+    # -- the course ---------------------------------------------------------------------------------------------------
+
+    def play(self, seconds: float, chance: Random) -> None:
+        """All of it, until everything has arrived everywhere."""
+        self._start()
+        first, second = sorted(chance.uniform(0.2, 0.7) for _ in range(2))
+        producer_first = chance.random() < 0.5
+        self._watch_for(seconds * first)
+        (self._kill_producer if producer_first else self._kill_server)()
+        self._watch_for(seconds * (second - first))
+        (self._kill_server if producer_first else self._kill_producer)()
+        self._watch_for(seconds * (1 - second))
+        for producer in self._producers.values():
+            producer.finish()
+        self._say(f"producers closed: every one of {self._ledger.totals()[0]:,} events is answered")
+        self._watch_until(self._has_all_arrived)
+        self._say("everything has arrived at Spark and at the consumer")
+        self._stop()
+
+    def _start(self) -> None:
+        (self._place / "server.yaml").write_text(
+            SERVER_YAML.format(data=self._place / "data", port=self._port, admin=self._admin), encoding="utf-8"
         )
+        (self._place / "pipeline.yaml").write_text(PIPELINE_YAML.format(admin=self._admin), encoding="utf-8")
+        self._start_server()
+        self._say(f"server started (pid {self._serving.pid})")
+        for name in CHANNELS:
+            self._start_producer(name)
+        self._say("two producers send: trades through a slot on disk, quotes from memory")
+        conf = f"ws::addr=127.0.0.1:{self._port};reconnect_max_backoff_millis=500;"
+        self._listeners = [Listener(conf, channel) for channel in CHANNELS.values()]
+        for listener in self._listeners:
+            self._open_parts.callback(listener.close)
+        self._say("a consumer listens to both channels")
+        self._pipeline = PipelineProcess(self._place / "pipeline.yaml", self._place / "pipeline.log")
+        self._open_parts.callback(self._pipeline.destroy)
+        self._say(f"Spark starts (pid {self._pipeline.pid}): every event to Parquet, and volumes per 10 s window")
+        self._watch_until(lambda: table_rows(self._place / "events") > 0)
+        self._say("Spark has written its first batch")
 
-    def _watch(self, number: int, writer: _Writer, *, until_ns: int) -> None:
-        before_ns = self._clock.monotonic_ns()
-        while (left_ns := until_ns - self._clock.monotonic_ns()) > 0:
-            if writer.ended.wait(min(TICK_S, left_ns / NS_PER_S)):
-                raise writer.failure()
-            now_ns = self._clock.monotonic_ns()
-            self._show.progress(
-                number, accepted=self._ledger.answered_fsn * EVENTS_PER_FRAME, seconds=(now_ns - before_ns) / NS_PER_S
-            )
-            before_ns = now_ns
+    @property
+    def _serving(self) -> ServerProcess:
+        assert self._server is not None
+        return self._server
 
-    # -- checking ---------------------------------------------------------------------------------------------------
+    def _start_server(self) -> None:
+        self._server = ServerProcess(self._place / "server.yaml", self._place / "server.log")
+        self._open_parts.callback(self._server.destroy)
+
+    def _start_producer(self, name: str) -> Opened:
+        conf = f"ws::addr=127.0.0.1:{self._port};reconnect_max_backoff_millis=500;initial_connect_retry=async;"
+        if name == SF:
+            conf += f"sf_dir={self._place / 'slots'};sender_id={SF};"
+        arguments = [conf, CHANNELS[name], str(FRAMES_PER_SECOND)]
+        producer = Producer(name, arguments, self._place / f"{name}.log", note=self._ledger.note)
+        self._producers[name] = producer
+        self._open_parts.callback(producer.destroy)
+        return producer.wait_until_sending()
+
+    def _kill_producer(self) -> None:
+        self._producers[SF].kill()
+        self._say(f"[bold red]SIGKILL[/] of the producer {SF}")
+        opened = self._start_producer(SF)
+        self._recovered_frames += opened.published_fsn - opened.acked_fsn
+        self._say(f"it is back: {opened.published_fsn - opened.acked_fsn} frames were in its slot, and go out first")
+
+    def _kill_server(self) -> None:
+        killed_ns = self._clock.monotonic_ns()
+        self._serving.kill()
+        self._server = None
+        self._say("[bold red]SIGKILL[/] of the server; the producers go on")
+        self._watch_for(OUTAGE_S)
+        self._start_server()
+        self._outage_s += (self._clock.monotonic_ns() - killed_ns) / NS_PER_S
+        self._say(f"it is back after {self._outage_s:.1f} s; producers send what it has not confirmed")
+
+    def _has_all_arrived(self) -> bool:
+        promised = self._ledger.totals()[0]
+        listened = sum(listener.count for listener in self._listeners)
+        return table_rows(self._place / "events") >= promised and listened >= promised
+
+    def _stop(self) -> None:
+        self._heard = {listener.channel: listener.close() for listener in self._listeners}
+        assert self._pipeline is not None
+        self._pipeline.terminate()
+        self._serving.terminate()
+
+    def stay(self) -> None:
+        """Keep the server running until an interrupt."""
+        self._start_server()
+        self._show.staying(self.console, self._place)
+        try:
+            self._serving.process.wait()
+        except KeyboardInterrupt:
+            self._serving.terminate()
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def _watch_for(self, seconds: float) -> None:
+        until_ns = self._clock.monotonic_ns() + int(seconds * NS_PER_S)
+        self._watch(lambda: self._clock.monotonic_ns() >= until_ns, seconds + DRAIN_S_MAX)
+
+    def _watch_until(self, done: Callable[[], bool]) -> None:
+        self._watch(done, DRAIN_S_MAX)
+
+    def _watch(self, done: Callable[[], bool], seconds_max: float) -> None:
+        until_ns = self._clock.monotonic_ns() + int(seconds_max * NS_PER_S)
+        while not done():
+            for process in (self._server, self._pipeline):
+                if process is not None:
+                    process.check()
+            for listener in self._listeners:
+                if listener.failure is not None:
+                    raise listener.failure
+            promised, accepted = self._ledger.totals()
+            consumed = sum(listener.count for listener in self._listeners)
+            landed = table_rows(self._place / "events")
+            if self._clock.monotonic_ns() >= until_ns:
+                raise ChildProcessError(
+                    f"the demo waited {seconds_max:.0f} s in vain: {promised:,} events sent, {accepted:,} accepted, "
+                    f"{landed:,} in Parquet, {consumed:,} at the consumer; look into {self._place}"
+                )
+            self._show.progress(self._seconds(), promised, accepted, landed, consumed)
+            self._pause.wait(TICK_S)
+
+    def _seconds(self) -> float:
+        return (self._clock.monotonic_ns() - self._started_ns) / NS_PER_S
+
+    def _say(self, text: str) -> None:
+        self._show.say(self._seconds(), text)
+
+    # -- comparing ----------------------------------------------------------------------------------------------------
 
     def result(self, *, seed: int, kept: bool) -> DemoResult:
-        """Verify every byte, then read everything back and compare."""
-        report = verify_store(LocalFilesystem(), self._store)
-        started_ns = self._clock.monotonic_ns()
-        with Store.open(self._store, CONFIG) as store:
-            channels = tuple(self._compare(store, channel) for channel in ROWS)
-        reading_s = (self._clock.monotonic_ns() - started_ns) / NS_PER_S
-        writing_s = sum(life.seconds for life in self._lives)
-        accepted, stored = sum(row.accepted for row in channels), sum(row.stored for row in channels)
+        """Verify every byte of the store, then compare every event in every place."""
+        seconds = self._seconds()
+        report = verify_store(LocalFilesystem(), self._place / "data")
+        landed = table_events(self._place / "events")
+        places: list[Comparison] = []
+        with Store.open(self._place / "data") as store:
+            for name, channel in CHANNELS.items():
+                promised = self._ledger.promised(name)
+                for place, found in (
+                    (STORE, _stored(store, channel)),
+                    (SPARK, landed.get(channel, Found(np.array([], np.int64)))),
+                    (CONSUMER, self._heard[channel]),
+                ):
+                    places.append(compare(channel, place, promised=promised, sent=promised, found=found))
+        promised, accepted = self._ledger.totals()
+        flaws = sum(item.flaws(may_repeat=item.place == CONSUMER) for item in places)
         return DemoResult(
-            held=report.intact and accepted > 0 and all(row.flawless for row in channels),
+            held=report.intact and promised > 0 and accepted == promised and flaws == 0,
             seed=seed,
-            directory=str(self._store) if kept else None,
-            kills=sum(life.killed for life in self._lives),
-            writing_seconds=round(writing_s, 2),
-            sent=sum(row.sent for row in channels),
+            directory=str(self._place) if kept else None,
+            console=self.console,
+            seconds=round(seconds, 1),
+            outage_seconds=round(self._outage_s, 1),
+            sent=promised,
             accepted=accepted,
-            stored=stored,
-            lost=sum(row.lost for row in channels),
-            duplicated=sum(row.duplicated for row in channels),
-            out_of_order=sum(row.out_of_order for row in channels),
-            changed=sum(row.moved + row.altered + row.invented for row in channels),
-            resent_frames=self._ledger.resent,
-            duplicate_frames=self._ledger.duplicates,
-            accepted_per_second=round(accepted / max(writing_s, 1e-9)),
-            read_per_second=round(stored / max(reading_s, 1e-9)),
-            lives=tuple(self._lives),
-            channels=channels,
-            verify=report,
+            in_spark=sum(item.found for item in places if item.place == SPARK),
+            in_parquet=read_manifest(self._place / "events").rows,
+            at_consumer=sum(item.found for item in places if item.place == CONSUMER),
+            lost=sum(item.lost for item in places),
+            duplicated=sum(item.duplicated for item in places if item.place != CONSUMER),
+            redelivered=sum(item.duplicated for item in places if item.place == CONSUMER),
+            recovered_frames=self._recovered_frames,
+            intact=report.intact,
+            places=tuple(places),
+            volumes=_volumes(self._place / "volumes"),
         )
 
-    def _compare(self, store: Store, channel: str) -> ChannelResult:
-        stored = read_back(store, channel) if channel in store.channels() else StoredRows(_NONE, _NONE)
-        sent, accepted = self._ledger.sent_events(channel), self._ledger.accepted(channel)
-        return compare(channel, sent=sent, accepted=accepted, stored=stored)
 
-
-_NONE = np.array([], dtype=np.int64)
-
-
-def read_back(store: Store, channel: str) -> StoredRows:
-    """Every event of a channel; its value is compared with the one that belongs to its id."""
-    ids, seqs, altered = [_NONE], [_NONE], 0
-    for batch in store.read(channel, system=["_seq"]):
+def _stored(store: Store, channel: str) -> Found:
+    ids, altered = [np.array([], np.int64)], 0
+    for batch in store.read(channel):
         ids.append(batch.column("id").to_numpy())
-        seqs.append(batch.column("_seq").to_numpy())
-        expected = make_events(channel, ids[-1])
-        if not batch.select(expected.schema.names).equals(expected):
-            altered += count_different(batch, expected)
-    return StoredRows(np.concatenate(ids), np.concatenate(seqs), altered)
+        altered += different_rows(channel, batch)
+    return Found(np.concatenate(ids), altered)
 
 
-def count_different(batch: pa.RecordBatch, expected: pa.RecordBatch) -> int:
-    """Rows in which any column differs."""
-    names = expected.schema.names
-    pairs = zip(batch.select(names).to_pylist(), expected.to_pylist(), strict=True)
-    return sum(found != wanted for found, wanted in pairs)
-
-
-class _Writer:
-    """A writer process and the thread that reads its pipe."""
-
-    def __init__(self, store: Path, first_fsn: int, errors: IO[bytes], *, note: Callable[[Message], None]) -> None:
-        self._note = note
-        self._errors = errors
-        self._writing = threading.Event()
-        self._closed = False
-        self._broken: Exception | None = None
-        self._opened: Opened | None = None
-        self.ended = threading.Event()
-        self._process = subprocess.Popen(  # noqa: S603  our own module
-            [sys.executable, "-m", "holdfast.cli.demo.writer", str(store), str(first_fsn)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
-        self._reader = threading.Thread(target=self._read, name="demo-reader", daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        decoder = msgspec.json.Decoder(type=Message)
-        assert self._process.stdout is not None
-        try:
-            for line in self._process.stdout:
-                self._take(decoder.decode(line))
-        except (msgspec.DecodeError, ChildProcessError) as error:
-            self._broken = error
-        finally:
-            self.ended.set()
-            self._writing.set()
-
-    def _take(self, message: Message) -> None:
-        self._note(message)
-        if isinstance(message, Opened):
-            self._opened = message
-        elif isinstance(message, Answered):
-            self._writing.set()
-        elif isinstance(message, Closed):
-            self._closed = True
-
-    def wait_until_writing(self) -> Opened:
-        """Return once the first frame was answered: what the writer found when it opened the store."""
-        if not self._writing.wait(START_S_MAX) or self.ended.is_set() or self._opened is None:
-            raise self.failure()
-        return self._opened
-
-    def end(self, *, kill: bool) -> None:
-        """Kill without warning, or close the writer's input and let it end in order; then read what is in the pipe."""
-        assert self._process.stdin is not None
-        if kill:
-            self._process.kill()
-        else:
-            self._process.stdin.close()
-        self._reader.join(START_S_MAX)
-        code = self._process.wait(START_S_MAX)
-        if self._broken is not None or (not kill and (code != 0 or not self._closed)):
-            raise self.failure()
-
-    def failure(self) -> ChildProcessError:
-        """Why the writer did not do its part."""
-        self.destroy()
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        said = str(self._broken) if self._broken else lines[-1] if lines else "it said nothing"
-        return ChildProcessError(f"the demo's writer ended by itself with code {self._process.returncode}: {said}")
-
-    def destroy(self) -> None:
-        """End the process and its pipes, in whatever state they are. Idempotent."""
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+def _volumes(folder: Path) -> tuple[tuple[str, int, float], ...]:
+    """Symbols with the highest volume in the windows that Spark has closed."""
+    if not table_rows(folder):
+        return ()
+    table = pq.ParquetDataset(read_manifest(folder).files).read(columns=["symbol", "trades", "volume"])
+    summed = (
+        table.group_by("symbol")
+        .aggregate([("trades", "sum"), ("volume", "sum")])
+        .sort_by([("volume_sum", "descending")])
+    )
+    rows = summed.slice(0, 5).to_pylist()
+    return tuple((row["symbol"], row["trades_sum"], row["volume_sum"] or 0.0) for row in rows)

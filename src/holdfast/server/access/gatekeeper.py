@@ -109,6 +109,16 @@ class Gatekeeper:
         self._authenticated += 1
         return principal
 
+    def is_quick(self, headers: Mapping[str, str]) -> bool:
+        """Whether `authenticate` would take no time: it does for a password that is seen for the first time."""
+        try:
+            header = split_header(headers)
+            if header is None or header[0] != "basic":
+                return True
+            return self._passwords.recognises(*split_basic(header[1]))
+        except Unauthenticated:
+            return True
+
     def _identify(self, headers: Mapping[str, str], peer_cert: Mapping[str, Any] | None) -> Principal:
         header = split_header(headers)
         if header is not None:
@@ -124,6 +134,10 @@ class Gatekeeper:
         if self._auth_on:
             raise Unauthenticated(reason="a credential is needed: a token, a password or a client certificate")
         return self._principal(ANONYMOUS, Credential("none"))
+
+    def stranger(self) -> Principal:
+        """Somebody who has not said yet who it is: a protocol asks in its first message, and signs it in there."""
+        return self._principal(ANONYMOUS, Credential("unknown"))
 
     def _by_token(self, secret: str) -> Principal:
         token = self._tokens.find(secret)
@@ -223,7 +237,7 @@ class Gatekeeper:
             return self._passwords.hash_of(principal.name) == credential.password
         if credential.kind == "certificate":
             return bool(self.config.tls_client_ca)
-        return not self._auth_on
+        return credential.kind == "unknown" or not self._auth_on
 
     # -- settings ---------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ frame `require` for each channel, then `take` and wait that long before reading 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -31,7 +31,7 @@ CONNECTIONS_RETRY_S = 5.0
 class Credential:
     """What was shown, without its secret."""
 
-    kind: Literal["token", "user", "certificate", "none"]
+    kind: Literal["token", "user", "certificate", "none", "unknown"]
     token_id: str = ""
     password: PasswordHash | None = field(default=None, repr=False)
     """The hash that the password was right for."""
@@ -97,9 +97,9 @@ class Account:
 
 
 class Principal:
-    """One authenticated connection or request. Used by one thread."""
+    """One authenticated connection or request. Used by one thread at a time."""
 
-    __slots__ = ("_account", "_admitted", "_desk", "_peer", "_slots", "credential", "revoked")
+    __slots__ = ("_account", "_admitted", "_channels", "_desk", "_peer", "_slots", "credential", "revoked")
 
     def __init__(self, desk: Desk, account: Account, credential: Credential) -> None:
         self._desk = desk
@@ -107,6 +107,7 @@ class Principal:
         self._admitted = False
         self._peer = ""
         self._slots: set[bytes] = set()
+        self._channels: set[str] = set()
         self.credential = credential
         self.revoked = False
 
@@ -133,6 +134,12 @@ class Principal:
         """Whether it may `publish`, `consume`, `sync` or `admin` that channel; the empty one is the whole server."""
         return self.is_valid and self._account.may(verb, channel)
 
+    def needs_disk(self, channels: Iterable[str], slot_ids: Iterable[bytes]) -> bool:
+        """Whether `require` of publishing there, or `bind_slot`, would look something up or note it on disk."""
+        if self._account.limits.channels and not self._channels.issuperset(channels):
+            return True
+        return self.name != ANONYMOUS and not self._slots.issuperset(slot_ids)
+
     def require(self, verb: str, channel: str = "") -> None:
         """Raise `Forbidden`, and say so in the audit log, unless it may. Publishing counts the channel
         (`LimitReached`)."""
@@ -144,8 +151,11 @@ class Principal:
             self._count_channel(channel)
 
     def _count_channel(self, channel: str) -> None:
+        if channel in self._channels:
+            return
         known, allowed = self._desk.channels_of(self.name), self._account.limits.channels
         if channel in known:
+            self._channels.add(channel)
             return
         if len(known) >= allowed:
             self._desk.audit.write("limit.refused", principal=self.name, limit="channels", channel=channel)
@@ -153,6 +163,7 @@ class Principal:
                 what=f"channel {channel!r} of principal {self.name!r}", limit="channels", allowed=allowed
             )
         self._desk.note_channel(self.name, channel)
+        self._channels.add(channel)
 
     def bind_slot(self, slot_id: bytes) -> None:
         """Make the slot this principal's for ever, or raise `Forbidden` if it is another's. Where nobody is

@@ -18,7 +18,6 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -26,6 +25,7 @@ import msgspec
 from holdfast.config.principals import PRINCIPAL_CHARS_MAX, is_principal_name
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Filesystem, Mode
+from holdfast.disk.smallfiles import replace_whole
 from holdfast.errors import BadRequest, CorruptData, InvalidName, LimitReached, UnsupportedFormat
 from holdfast.store.ground import make_directory
 
@@ -151,17 +151,7 @@ class TokenFile:
             "crc32c": _checksum(VERSION, raw),
             "tokens": msgspec.Raw(raw),
         }
-        fresh = self.path.with_name(f"{self.path.name}.tmp")
-        with suppress(FileNotFoundError):  # left by a crash; the lock says that nobody is writing it
-            self._filesystem.unlink(fresh)
-        file = self._filesystem.open(fresh, Mode.CREATE)
-        try:
-            file.pwritev([msgspec.json.encode(envelope) + b"\n"], 0)
-            file.sync()
-        finally:
-            file.close()
-        self._filesystem.rename(fresh, self.path)
-        self._filesystem.sync_dir(self.path.parent)
+        replace_whole(self._filesystem, self.path, msgspec.json.encode(envelope) + b"\n")
 
     def _damaged(self, offset_bytes: int, reason: str) -> CorruptData:
         return CorruptData(file=self.path, offset_bytes=max(0, offset_bytes), reason=reason)

@@ -15,9 +15,12 @@ every route; a test compares.
 | metrics.py | `/metrics`: what the store, the server and the gatekeeper count |
 | views.py | channels, segments, subscribers, connections, slots |
 | download.py | the bytes of a segment: ranges, ETag, checksum |
+| reading.py | events of a channel as JSON rows, for people |
+| streaming.py | events of a channel as an Arrow stream, for programs |
 | events.py | events in a request body: JSON rows or an Arrow stream |
 | jsonrows.py | JSON rows become a batch, column-wise |
 | subscribing.py | a program registers a subscriber and confirms ranges of events |
+| compacting.py | small segments become large ones, a bounded piece of work at a time |
 | openapi.py | the OpenAPI document |
 | serving.py | `serve_admin`: uvicorn as a task of the server's loop |
 """

@@ -21,11 +21,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.errors import HoldfastError
 from holdfast.server.admin import views
 from holdfast.server.admin.caller import identify
+from holdfast.server.admin.compacting import compact_channel
 from holdfast.server.admin.envelope import SAFE_HEADERS, as_json, refuse_bug, refuse_http, refuse_ours
 from holdfast.server.admin.events import post_events
-from holdfast.server.admin.health import healthz, readyz
+from holdfast.server.admin.health import healthz, readyz, show_tier
 from holdfast.server.admin.metrics import show_metrics
 from holdfast.server.admin.openapi import OPENAPI
+from holdfast.server.admin.reading import read_events
 from holdfast.server.admin.subscribing import acknowledge, register
 from holdfast.server.state import ServerState
 
@@ -44,7 +46,10 @@ def build(state: ServerState) -> Starlette:
         Route(f"{API}/openapi.json", _known(_openapi), methods=["GET"]),
         Route(f"{API}/channels", _known(views.list_channels), methods=["GET"]),
         Route(channel, _known(views.show_channel), methods=["GET"]),
+        Route(f"{channel}/events", _known(read_events), methods=["GET"]),
         Route(f"{channel}/events", _known(post_events), methods=["POST"]),
+        Route(f"{channel}/seal", _known(views.seal_channel), methods=["POST"]),
+        Route(f"{channel}/compact", _known(compact_channel), methods=["POST"]),
         Route(f"{channel}/segments", _known(views.list_segments), methods=["GET"]),
         Route(f"{channel}/segments/{{segment}}", _known(views.show_segment), methods=["GET"]),
         Route(f"{channel}/segments/{{segment}}/data", _known(views.segment_data), methods=["GET"]),
@@ -53,6 +58,7 @@ def build(state: ServerState) -> Starlette:
         Route(f"{API}/subscribers/{{subscriber}}", _known(register), methods=["POST"]),
         Route(f"{API}/subscribers/{{subscriber}}/acks", _known(acknowledge), methods=["POST"]),
         Route(f"{API}/connections", _known(views.list_connections), methods=["GET"]),
+        Route(f"{API}/tier", _known(show_tier), methods=["GET"]),
         Route(f"{API}/slots", _known(views.list_slots), methods=["GET"]),
         Route(f"{API}/slots/{{slot}}/owner", _known(views.release_slot), methods=["DELETE"]),
     ]

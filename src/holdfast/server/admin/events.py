@@ -5,8 +5,9 @@
 
 Promise: the answer comes when the events are durable, with their positions; a request is stored as a whole or not at
 all. With `Idempotency-Key` a repeat within `dedup.window` is answered with the first positions and stores nothing; the
-key counts per principal and channel. At a bound the request waits for `ingest.write_deadline`, then is refused with 503
-and `Retry-After`.
+key counts per principal and channel. A request may name a slot and the number of its frame instead, as producers on the
+data port do: then it is recognised for ever. At a bound the request waits for `ingest.write_deadline`, then is refused
+with 503 and `Retry-After`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from holdfast.errors import Backpressure, QuotaReached, SchemaMismatch, UnknownChannel
-from holdfast.model.frame import Entry, FrameReceipt, Guid
+from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, SlotFrame
+from holdfast.model.positions import Fsn
 from holdfast.server.access import Principal
 from holdfast.server.admin.caller import caller_of, on_thread, server_of
 from holdfast.server.admin.envelope import Refused, answer, places_of
 from holdfast.server.admin.jsonrows import lines_of_array, read_rows, unfit_row
+from holdfast.server.handshake import SLOT_ID_HEADER, Refusal, slot_origin
 from holdfast.server.state import ServerState
 from holdfast.store.store import Store
 from holdfast.wire.arrowstream import Malformed, read_stream, refusal
@@ -77,8 +80,16 @@ def _reader_of(request: Request) -> Read:
     raise Refused(415, "unsupported_media_type", f"the Content-Type must be {allowed}")
 
 
-def _identity_of(request: Request, caller: Principal, channel: str) -> Guid | None:
-    key = request.headers.get("idempotency-key")
+def _identity_of(request: Request, caller: Principal, channel: str) -> Identity:
+    key, origin = request.headers.get("idempotency-key"), slot_origin(request.headers)
+    if isinstance(origin, Refusal):
+        raise Refused(400, "bad_parameter", origin.reason)
+    if origin is not None and key is not None:
+        raise Refused(400, "bad_parameter", f"give an Idempotency-Key or {SLOT_ID_HEADER}, not both")
+    if origin is not None:
+        caller.require("publish", channel)
+        caller.bind_slot(origin.slot_id)
+        return SlotFrame(origin.slot_id, Fsn(origin.first_fsn))
     if key is None:
         return None
     if not 0 < len(key) <= KEY_CHARS_MAX:
@@ -141,7 +152,7 @@ def _read_array(body: bytes, channel: str, store: Store, limits: FrameLimits) ->
 
 def _read_arrow(body: bytes, channel: str, _store: Store, limits: FrameLimits) -> pa.RecordBatch:
     try:
-        batch, _ = read_stream(pa.py_buffer(body), limits, channel=channel, inflated_bytes=0)
+        batch, _, _ = read_stream(pa.py_buffer(body), limits, channel=channel, inflated_bytes=0)
     except Malformed as error:
         raise refusal(error, base=0, channel=channel) from None
     except (pa.ArrowException, OSError) as error:
@@ -170,16 +181,16 @@ def _schema_of(store: Store, channel: str) -> pa.Schema:
 # ----------------------------------------------------------------------------------------------------------- the commit
 
 
-async def _commit(state: ServerState, entry: Entry, identity: Guid | None) -> FrameReceipt:
+async def _commit(state: ServerState, entry: Entry, identity: Identity) -> FrameReceipt:
     """Durable when it returns; waits at a bound without holding a thread."""
     deadline_ns = state.clock.monotonic_ns() + state.config.ingest_write_deadline_ns
     while True:
         try:
             future = await on_thread(state.store.commit_frame_async, [entry], identity=identity, wait=False)
             return await asyncio.wrap_future(future)
-        except Backpressure:
+        except Backpressure as error:
             if state.clock.monotonic_ns() >= deadline_ns or state.draining:
-                raise
+                raise await on_thread(state.store.blame, error) from None
         await asyncio.sleep(RETRY_EVERY_S)
 
 

@@ -6,6 +6,8 @@ paths and figures are for administrators.
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,9 +16,10 @@ from holdfast import __version__
 from holdfast.clock import NS_PER_S
 from holdfast.errors import HoldfastError
 from holdfast.model.frame import Durability
-from holdfast.server.admin.caller import identify, server_of
-from holdfast.server.admin.envelope import as_json
+from holdfast.server.admin.caller import caller_of, identify, server_of
+from holdfast.server.admin.envelope import answer, as_json
 from holdfast.server.state import ServerState
+from holdfast.tier import TierStatistics
 
 
 def health(state: ServerState, *, detailed: bool) -> tuple[int, dict[str, object]]:
@@ -62,6 +65,14 @@ async def readyz(request: Request) -> Response:
     if state.draining:
         return as_json({"status": "draining"}, status=503)
     return as_json({"status": "ready"})
+
+
+async def show_tier(request: Request) -> Response:
+    """`GET /api/v1/tier`: the object store behind the server, as a console shows it; without one all is null."""
+    caller_of(request).require("admin")
+    tier = server_of(request).tier
+    nothing = {field.name: None for field in fields(TierStatistics)}
+    return answer(msgspec.to_builtins(tier.statistics()) if tier is not None else nothing)
 
 
 async def asks_as_admin(request: Request) -> bool:

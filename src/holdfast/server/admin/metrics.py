@@ -21,7 +21,7 @@ from holdfast.clock import NS_PER_S
 from holdfast.errors import HoldfastError
 from holdfast.server.access.gatekeeper import GatekeeperStatistics
 from holdfast.server.admin.caller import caller_of, on_thread, server_of
-from holdfast.server.state import ConnectionInfo, ServerState
+from holdfast.server.state import ConnectionInfo, Figure, ServerState
 from holdfast.store.statistics import StoreStatistics
 from holdfast.store.store import Store
 from holdfast.tier import TierStatistics
@@ -52,6 +52,7 @@ class ServerFigures:
     handshakes_refused: Mapping[int, int]
     gatekeeper: GatekeeperStatistics
     tier: TierStatistics | None = None
+    more: tuple[Figure, ...] = ()
 
 
 def figures_of(state: ServerState) -> ServerFigures:
@@ -74,6 +75,7 @@ def figures_of(state: ServerState) -> ServerFigures:
         handshakes_refused=dict(totals.handshakes_refused),
         gatekeeper=state.gatekeeper.statistics(),
         tier=state.tier.statistics() if state.tier is not None else None,
+        more=tuple(figure for source in state.more_figures for figure in source()),
     )
 
 
@@ -96,7 +98,8 @@ def render(store: Store, figures: ServerFigures) -> bytes:
     """The text; a store that has failed is told by `holdfast_store_failed`, without its other figures."""
     registry = CollectorRegistry(auto_describe=False)
     tier = tier_metrics(figures.tier) if figures.tier is not None else ()
-    registry.register(_Once([*server_metrics(figures), *tier, *store_metrics(store)]))
+    more = [(_counter if one.is_counter else _gauge)(one.name, one.text, one.value) for one in figures.more]
+    registry.register(_Once([*server_metrics(figures), *tier, *more, *store_metrics(store)]))
     return generate_latest(registry)
 
 
@@ -160,6 +163,11 @@ def server_metrics(figures: ServerFigures) -> Iterator[Metric]:
 def tier_metrics(figures: TierStatistics) -> Iterator[Metric]:
     """What is in the object store, what is not, and how that goes."""
     yield _gauge("tier_segments", "Segments listed in the manifest.", figures.segments)
+    yield _gauge("tier_bytes", "Their bytes.", figures.bytes)
+    yield _gauge(
+        "tier_remote_segments", "Segments of the store that have no file on its disk.", figures.remote_segments
+    )
+    yield _gauge("tier_remote_bytes", "Their bytes.", figures.remote_bytes)
     yield _counter("tier_entries", "Entries of the manifest.", figures.entries)
     yield _gauge("tier_epoch", "How often the tier was taken over.", figures.epoch)
     yield _counter("tier_failures", "Requests that failed and were repeated.", figures.failures)
@@ -176,6 +184,15 @@ def tier_metrics(figures: TierStatistics) -> Iterator[Metric]:
         )
         yield _gauge("tier_pending_bytes", "Their bytes.", figures.upload.pending_bytes)
         yield _gauge("tier_lag_seconds", "Age of the oldest published event that is not durable.", figures.upload.lag_s)
+        yield _counter("tier_swept_objects", "Objects deleted that no entry named.", figures.upload.swept_objects)
+    if figures.cache is not None:
+        yield _gauge("tier_cache_bytes", "Copies of remote segments on this disk.", figures.cache.bytes)
+        yield _gauge("tier_cache_limit_bytes", "What they may take.", figures.cache.limit_bytes)
+        yield _counter("tier_cache_hits", "Readers that found a copy.", figures.cache.hits)
+        yield _counter("tier_cache_fetches", "Segments fetched for readers.", figures.cache.fetches)
+        yield _counter("tier_cache_fetched_bytes", "Their bytes.", figures.cache.fetched_bytes)
+        yield _counter("tier_cache_parts", "Parts of segments fetched for readers.", figures.cache.parts)
+        yield _counter("tier_cache_evictions", "Copies deleted to keep the limit.", figures.cache.evictions)
 
 
 def store_metrics(store: Store) -> Iterator[Metric]:

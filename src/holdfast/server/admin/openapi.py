@@ -45,6 +45,8 @@ _PAGE = [
 ]
 _FROM_SEQ = _parameter("from_seq", "query", _WHOLE, "Only segments with events at or behind this one.")
 
+_FROM_EVENT = _parameter("from_seq", "query", _WHOLE, "The first event of the page.")
+
 _ERROR = _object(
     error=_object(code=_TEXT, message=_TEXT, where={"type": ["object", "null"], "additionalProperties": True})
 )
@@ -78,6 +80,7 @@ _SCHEMAS: Json = {
         events=_WHOLE,
         bytes=_WHOLE,
         crc32c=_TEXT,
+        remote=_FLAG,
         first_committed_id=_WHOLE,
         last_committed_id=_WHOLE,
         first_ingested_at_ns=_WHOLE,
@@ -85,6 +88,13 @@ _SCHEMAS: Json = {
         first_event_time_ns=_SOME,
         last_event_time_ns=_SOME,
         data=_TEXT,
+    ),
+    "Tier": _object(
+        **dict.fromkeys(("url", "trouble", "alarm", "failed"), _TEXT_OR_NONE),
+        fenced={"type": ["boolean", "null"]},
+        **dict.fromkeys(("epoch", "entries", "segments", "bytes"), _SOME),
+        **dict.fromkeys(("remote_segments", "remote_bytes", "healed", "failures"), _SOME),
+        **{key: {"type": ["object", "null"], "additionalProperties": True} for key in ("upload", "cache", "durable")},
     ),
     "Subscriber": _object(
         name=_TEXT,
@@ -121,6 +131,7 @@ _SCHEMAS: Json = {
         slot_id=_TEXT,
         last_error=_TEXT,
     ),
+    "Event": {"type": "object", "additionalProperties": True},
     "Slot": _object(
         slot_id=_TEXT,
         principal=_TEXT_OR_NONE,
@@ -139,6 +150,15 @@ _SCHEMAS: Json = {
         durability={"enum": ["synced", "written"]},
     ),
     "Released": _object(slot_id=_TEXT, released_from=_TEXT),
+    "Compaction": _object(
+        segments_before=_WHOLE,
+        segments_after=_WHOLE,
+        bytes_before=_WHOLE,
+        bytes_after=_WHOLE,
+        events=_WHOLE,
+        left=_WHOLE,
+        more=_FLAG,
+    ),
 }
 
 
@@ -202,6 +222,12 @@ _DATA = {
     "304": {"description": "The caller has it."},
     **_refusals(401, 404, 416, 503),
 }
+_EVENTS = _list_of(
+    "Event",
+    "Events as JSON rows, for people; the last ones without `from_seq`.",
+    404,
+    parameters=[_CHANNEL, _FROM_EVENT],
+)
 _POST: Json = {
     **_operation(
         "Store events; the answer comes when they are durable.",
@@ -209,6 +235,8 @@ _POST: Json = {
         [
             _CHANNEL,
             _parameter("Idempotency-Key", "header", {"type": "string", "maxLength": 255}, "Makes a repeat harmless."),
+            _parameter("X-Holdfast-Slot-Id", "header", {"type": "string"}, "A slot, instead of a key; with its frame."),
+            _parameter("X-Holdfast-First-Fsn", "header", {"type": "integer"}, "The number of this frame of the slot."),
         ],
     ),
     "requestBody": {
@@ -227,9 +255,10 @@ _START: Json = {
 }
 _REGISTRATION: Json = {
     "type": "object",
-    "properties": {"channels": _list(_TEXT), "start": _START},
+    "properties": {"channels": _list(_TEXT), "start": _START, "grace": _TEXT},
     "required": ["channels"],
 }
+_COMPACT: Json = {"type": "object", "properties": {"target_bytes": _WHOLE, "event_span_ns": _WHOLE}}
 _DOCUMENT = {"200": {"description": "OpenAPI 3.1.", "content": _content({"type": "object"})}, **_refusals(401)}
 _METRICS = {"200": {"description": "Prometheus text.", "content": _content(_TEXT, "text/plain")}, **_refusals(401, 403)}
 
@@ -254,7 +283,22 @@ OPENAPI: Json = {
                 [_CHANNEL],
             )
         },
-        "/api/v1/channels/{channel}/events": {"post": _POST},
+        "/api/v1/channels/{channel}/events": {**_EVENTS, "post": _POST},
+        "/api/v1/channels/{channel}/seal": {
+            "post": _operation(
+                "Publish what is in memory soon.", _answers("The channel.", _ref("Channel"), 404), [_CHANNEL]
+            )
+        },
+        "/api/v1/channels/{channel}/compact": {
+            "post": {
+                **_operation(
+                    "Make small segments large, a bounded piece of work at a time.",
+                    _answers("What was done.", _ref("Compaction"), 400, 403, 404, 408, 413, 415, 421, 503),
+                    [_CHANNEL],
+                ),
+                "requestBody": {"required": True, "content": _content(_COMPACT)},
+            }
+        },
         "/api/v1/channels/{channel}/segments": _list_of(
             "Segment", "Segments of a channel, in the order of their events.", 404, parameters=[_CHANNEL, _FROM_SEQ]
         ),
@@ -287,6 +331,12 @@ OPENAPI: Json = {
             }
         },
         "/api/v1/connections": _list_of("Connection", "Who is connected, oldest first.", 403),
+        "/api/v1/tier": {
+            "get": _operation(
+                "The object store behind the server.",
+                _answers("All is null if there is none.", _ref("Tier"), 403),
+            )
+        },
         "/api/v1/slots": _list_of("Slot", "Producer slots, by id.", 403),
         "/api/v1/slots/{slot}/owner": {
             "delete": _operation(

@@ -1,7 +1,7 @@
 """Events of a channel as JSON rows, for people: `GET /api/v1/channels/{channel}/events`.
 
 Promise: an answer has at most `limit` rows and about `ANSWER_BYTES_MAX` of JSON; texts and binary values longer than
-`VALUE_CHARS_MAX` are cut, with their length beside them. Programs read segments or subscribe instead.
+`VALUE_CHARS_MAX` are cut, with their length beside them. Programs ask for an Arrow stream (streaming.py) instead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from starlette.responses import Response
 from holdfast.model.jsonvalues import as_json_value
 from holdfast.server.admin.caller import on_thread, server_of
 from holdfast.server.admin.envelope import Refused, answer, page_of
+from holdfast.server.admin.streaming import stream_events, wants_stream
 from holdfast.server.admin.views import visible_channel
 from holdfast.store.store import Store
 
@@ -26,6 +27,8 @@ VALUE_CHARS_MAX = 4096
 
 async def read_events(request: Request) -> Response:
     """`GET /api/v1/channels/{channel}/events`: from `from_seq` on; without it, the last ones."""
+    if wants_stream(request):
+        return await stream_events(request)
     page, store, name = page_of(request, "from_seq"), server_of(request).store, visible_channel(request)
     limit = min(page.limit, ROWS_MAX)
     text = page.after or request.query_params.get("from_seq", "")

@@ -15,6 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.config.values import DAY, parse_time
 from holdfast.errors import BadRequest
 from holdfast.server.access import Principal
 from holdfast.server.admin.caller import caller_of, on_thread, server_of
@@ -29,6 +30,7 @@ from holdfast.store.subscribers.subscriber import SubscriberStatistics
 BODY_BYTES_MAX = 1 << 18
 """Room for the longest list of patterns or ranges that is allowed."""
 ACKS_MAX = 1000
+GRACE_MAX_NS = 365 * DAY
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -38,6 +40,8 @@ class Registration(msgspec.Struct, forbid_unknown_fields=True):
 
     channels: list[str]
     start: int | str = "first"
+    grace: str | None = None
+    """How long what it confirms is kept; as it was, if it is not given."""
 
 
 class Ack(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,7 +69,8 @@ async def register(request: Request) -> Response:
     for channel in state.store.channels():
         if any(fnmatchcase(channel, pattern) for pattern in asked.channels):
             caller.require("consume", channel)
-    await on_thread(_register, state, caller, (name, asked.channels, start))
+    grace_ns = None if asked.grace is None else _duration(asked.grace)
+    await on_thread(_register, state, caller, (name, asked.channels, start, grace_ns))
     return await _shown(state, caller, name)
 
 
@@ -102,10 +107,22 @@ def _position(start: int | str) -> Position:
         raise BadRequest(reason) from None
 
 
-def _register(state: ServerState, caller: Principal, asked: tuple[str, list[str], Position]) -> None:
-    name, channels, start = asked
+def _duration(text: str) -> int:
+    try:
+        found = parse_time(text)
+    except ValueError as error:
+        raise BadRequest(f"grace: {error}") from None
+    if not 0 <= found <= GRACE_MAX_NS:
+        raise BadRequest(f"grace {text!r} is outside of 0 to 365d")
+    return found
+
+
+def _register(state: ServerState, caller: Principal, asked: tuple[str, list[str], Position, int | None]) -> None:
+    name, channels, start, grace_ns = asked
     before = _find(state.store, name)
-    state.store.subscriber(name, channels, start=start).close()
+    with state.store.subscriber(name, channels, start=start) as subscriber:
+        if grace_ns is not None:
+            subscriber.keep_confirmed(grace_ns)
     if before is None or before.patterns != tuple(channels):
         change = "subscriber registered" if before is None else "subscriber changed"
         audit = state.gatekeeper.audit

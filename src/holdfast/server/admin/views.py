@@ -72,6 +72,13 @@ async def show_channel(request: Request) -> Response:
     return answer({**_channel_facts(facts), **more})
 
 
+async def seal_channel(request: Request) -> Response:
+    """`POST /api/v1/channels/{channel}/seal`: what is in memory becomes a segment soon, for a reader in a hurry."""
+    store, name = server_of(request).store, visible_channel(request)
+    await on_thread(store.seal, name)
+    return answer(_channel_facts(await on_thread(store.listing.channel, name)))
+
+
 def _channel(store: Store, name: str) -> dict[str, object] | None:
     try:
         return _channel_facts(store.listing.channel(name))
@@ -161,6 +168,7 @@ def _segment_facts(segment: PublishedSegment) -> dict[str, object]:
         "events": meta.rows,
         "bytes": segment.size_bytes,
         "crc32c": f"{segment.crc32c:08x}",
+        "remote": segment.remote,
         "first_committed_id": meta.first_committed_id,
         "last_committed_id": meta.last_committed_id,
         "first_ingested_at_ns": meta.first_ingested_at_ns,

@@ -56,6 +56,8 @@ class CatalogContents:
     """Per channel the seqs that no segment holds any more, for a reason that is known."""
     doomed: set[int] = field(default_factory=set)
     """Numbers of evicted segments whose files may still be there."""
+    remote: set[int] = field(default_factory=set)
+    """Numbers of segments whose files may be missing, since the tier has them."""
     rows: dict[str, int] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
 
@@ -105,6 +107,7 @@ def inspect_catalog(filesystem: Filesystem, path: Path) -> CatalogView:
             "rows": row.meta.rows,
             "size_bytes": row.size_bytes,
             "crc32c": f"{row.crc32c:08x}",
+            "remote": row.meta.segment_seq in contents.remote,
         }
         for row in contents.segments
     ]
@@ -236,6 +239,10 @@ def _take_doomed(contents: CatalogContents, row: Row) -> None:
     contents.doomed.add(int(row[0]))
 
 
+def _take_remote(contents: CatalogContents, row: Row) -> None:
+    contents.remote.add(int(row[0]))
+
+
 def _take_gone(contents: CatalogContents, row: Row) -> None:
     contents.gone.setdefault(row[0], IntervalSet()).add(row[1], row[2])
 
@@ -247,6 +254,7 @@ _TAKERS: dict[str, Take] = {
     "slots": _take_slot,
     "segment_slots": _take_segment_slot,
     "doomed": _take_doomed,
+    "remote": _take_remote,
     "gone": _take_gone,
 }
 """What is read of the other tables is their checksums and their number of rows."""

@@ -19,7 +19,7 @@ from holdfast.config.server import ACCESS_DIR
 from holdfast.disk.filesystem import DirEntry, Filesystem
 from holdfast.errors import BadRequest
 from holdfast.store.catalog import CATALOG_NAME, PublishedSegment
-from holdfast.store.ground import ACK_DIR, CHANNELS_DIR, LOCK_NAME, QUARANTINE_DIR, WAL_DIR, WITNESS_NAME
+from holdfast.store.ground import ACK_DIR, CACHE_DIR, CHANNELS_DIR, LOCK_NAME, QUARANTINE_DIR, WAL_DIR, WITNESS_NAME
 from holdfast.store.inspect.catalogs import CatalogContents, load_catalog
 from holdfast.store.inspect.copies import Damage, read_whole
 from holdfast.store.inspect.logs import FrameContent, LogView, inspect_log
@@ -137,7 +137,8 @@ def _missing_segments(filesystem: Filesystem, files: StoreFiles, contents: Catal
     listed = set(files.segments)
     for segment in contents.segments:
         path = segment_path(files.directory, contents, segment)
-        if path not in listed and not filesystem.exists(path):
+        known = path in listed or segment.meta.segment_seq in contents.remote
+        if not known and not filesystem.exists(path):
             yield Damage(str(path), 0, "a published segment is missing")
 
 
@@ -192,7 +193,7 @@ def list_store(filesystem: Filesystem, directory: Path) -> StoreFiles:
         raise BadRequest(f"{directory} is not a store: it has no {CATALOG_NAME}; give the directory of one")
     kinds: dict[str, list[Path]] = {field.name: [] for field in fields(StoreFiles)[2:]}
     for entry in top:
-        if entry.name not in (_TOP_FOLDERS | {ACCESS_DIR} if entry.is_dir else _TOP_FILES):
+        if entry.name not in (_TOP_FOLDERS | {ACCESS_DIR, CACHE_DIR} if entry.is_dir else _TOP_FILES):
             kinds["unknown"].append(directory / entry.name)
     for path, entry in _below(filesystem, directory, names & _TOP_FOLDERS):
         kinds[_kind(path.relative_to(directory), entry)].append(path)

@@ -44,6 +44,8 @@ class Amendment:
     floors: dict[int, int] = field(default_factory=dict)
     partition_floors: Sequence[tuple[int, str, int]] = ()
     doomed: dict[int, int] = field(default_factory=dict)
+    remote: Sequence[int] = ()
+    """Numbers of segments that are only in the tier."""
 
 
 def amend(database: Database, amendment: Amendment, *, event_ids: Iterable[list[SqlRow]] = ()) -> None:
@@ -64,6 +66,7 @@ def amend(database: Database, amendment: Amendment, *, event_ids: Iterable[list[
         for row in amendment.partition_floors:
             put(change, "partition_floors", row)
         put_many(change, "doomed", list(amendment.doomed.items()))
+        put_many(change, "remote", [(number,) for number in amendment.remote])
         add_losses(change, amendment.losses)
         if amendment.readers is not None:
             _readers(change, amendment.readers)
@@ -74,6 +77,7 @@ def _segments(change: Transaction, amendment: Amendment) -> None:
     numbers = [(number,) for number in amendment.removed]
     change.executemany("DELETE FROM segments WHERE segment_seq = ?", numbers)
     change.executemany("DELETE FROM segment_slots WHERE segment_seq = ?", numbers)
+    change.executemany("DELETE FROM remote WHERE segment_seq = ?", numbers)
     for item in amendment.publications:
         put(change, "segments", segment_row(item.segment))
         put_identities(change, item)

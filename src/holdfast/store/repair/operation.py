@@ -188,6 +188,7 @@ class Operation:
             floors=survey.floors if stock.rebuild else {},
             partition_floors=survey.partition_floors if stock.rebuild else (),
             doomed=survey.doomed if stock.rebuild else {},
+            remote=sorted(survey.contents.remote) if stock.rebuild else (),
         )
 
     def _losses(self) -> Iterator[Loss]:

@@ -97,6 +97,11 @@ def find_segment(
     return FoundSegment(path, row, stranger) if stranger else found
 
 
+def remote_segment(path: Path, row: PublishedSegment, slots: Slots) -> FoundSegment:
+    """One that is only in the tier: the catalog's word for it is all there is here."""
+    return FoundSegment(path, row, "", 0, row.meta, row.size_bytes, row.crc32c, row.has_guids, slots)
+
+
 def _stranger(meta: SegmentMeta | None, store_id: bytes | None) -> str:
     """Why an intact file is not of this store."""
     if meta is None:

@@ -26,7 +26,7 @@ from holdfast.store.repair.frames import Lexicon, LogWalk
 from holdfast.store.repair.oldrows import OldRows, old_rows
 from holdfast.store.repair.readers import gather_readers
 from holdfast.store.repair.salvage import FoundLog, find_log, log_number
-from holdfast.store.repair.segments import FoundSegment, find_segment, segment_pieces
+from holdfast.store.repair.segments import FoundSegment, find_segment, remote_segment, segment_pieces
 from holdfast.store.subscribers.acklog import ACK_NAME
 from holdfast.store.subscribers.notes import Snapshot
 from holdfast.store.wal.log import WAL_NAME
@@ -207,7 +207,9 @@ def _segments(
     rows = {segment_path(files.directory, contents, row): row for row in contents.segments}
     for path in sorted({*rows, *files.segments}):
         row = rows.get(path)
-        if row is not None or int(path.stem.removeprefix("seg-")) not in doomed:
+        if row is not None and row.meta.segment_seq in contents.remote and not filesystem.exists(path):
+            yield remote_segment(path, row, contents.segment_slots.get(row.meta.segment_seq, {}))
+        elif row is not None or int(path.stem.removeprefix("seg-")) not in doomed:
             yield find_segment(filesystem, path, row=row, store_id=store_id, proven=not prove)
 
 

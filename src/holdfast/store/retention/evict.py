@@ -12,6 +12,9 @@ The order, and what a crash leaves (docs/design/durability.md, "Evict"):
     4. forget the doomed name
 
 So a segment that was told as dropped never comes back, and one that comes back was not told (G6).
+
+A segment that the tier has may also lose only its file: it is noted as remote, then the file is deleted. A file that a
+crash leaves with such a note is a local copy again (docs/design/durability.md, "Let the local copy go").
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ SCRIPTS_AT_ONCE = 4
 ACKED = "acked"
 """The one reason that is no loss."""
 PASSED, INACTIVE = "passed", "inactive"
-HARMLESS = (ACKED, PASSED, INACTIVE)
+REMOTE_AGE, REMOTE_SIZE = "remote_age", "remote_size"
+HARMLESS = (ACKED, PASSED, INACTIVE, REMOTE_AGE, REMOTE_SIZE)
 """Reasons for which nothing goes that is owed to a subscriber."""
 
 
@@ -58,6 +62,9 @@ class EvictionStatistics:
     subscriber_dropped_segments: int = 0
     archived: int = 0
     archive_failures: int = 0
+    released_segments: int = 0
+    """Local copies that went because the tier has them."""
+    released_bytes: int = 0
 
 
 class Evictor:
@@ -90,16 +97,40 @@ class Evictor:
                 for item in segments
             ]
             losses = [] if told else self.tell(channel, going, reason=reason)
+            local = [segment for segment in segments if not self._ground.catalog.is_remote(segment.meta.segment_seq)]
             self._ground.catalog.evict(segments, losses)
         self.on_evict(segments)
         freed = sum(segment.size_bytes for segment in segments)
-        self._ground.tail.evicted(channel, events=sum(segment.meta.rows for segment in segments), size_bytes=freed)
+        self._ground.tail.evicted(
+            channel,
+            events=sum(segment.meta.rows for segment in segments),
+            size_bytes=freed,
+            local_bytes=sum(segment.size_bytes for segment in local),
+        )
         with self._counting:
             self._statistics.evictions[reason] += len(segments)
             self._statistics.evicted_bytes += freed
         event("store.segment.evict", channel=channel.name, count=len(segments), bytes=freed, reason=reason)
         self._remove(channel, {segment.meta.segment_seq: segment.meta for segment in segments})
         return freed
+
+    def release(self, segments: Sequence[PublishedSegment]) -> None:
+        """Let local copies go of segments that the tier has; the segments stay."""
+        self._ground.catalog.release(segments)
+        freed = sum(segment.size_bytes for segment in segments)
+        self._ground.tail.released(freed)
+        with self._counting:
+            self._statistics.released_segments += len(segments)
+            self._statistics.released_bytes += freed
+        event("store.segment.release", count=len(segments), bytes=freed)
+        paths = [self._ground.channels_directory / item.meta.channel / item.file_name for item in segments]
+        for path in paths:
+            self._open_files.discard(path)
+            if self._ground.filesystem.exists(path):
+                self._ground.filesystem.unlink(path)
+        for folder in sorted({path.parent for path in paths}):
+            if self._ground.filesystem.exists(folder):
+                self._ground.filesystem.sync_dir(folder)
 
     def tell(self, channel: Channel, going: Sequence[Going], *, reason: str) -> list[Loss]:
         """Tell everybody who is owed what goes. Returns the loss where that is nobody, to be counted as it goes.

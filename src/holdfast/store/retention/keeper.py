@@ -7,10 +7,13 @@ Promises:
 
 - A segment all subscribers of its channel have confirmed goes in the next tick, oldest first, also when an older one is
   still needed. A channel nobody follows keeps its segments. `retention.steady_state_headroom` keeps the newest of them
-  all; `retention.grace` keeps each for a time after it was seen to be confirmed, by this process.
+  all; `retention.grace` keeps each for a time after it was seen to be confirmed, by this process. A subscriber may ask
+  for a longer one for its channels; it counts until the size cap is reached.
 - In a channel of mode `limits` a segment goes when every partition has passed it and it is owed to nobody.
 - By age: only by a time that does not believe jumps of the clock (`timekeeping.py`), and not while that is in doubt.
 - Over a channel's limit: as many of its oldest events as are too many, told and counted; one always stays.
+- With a tier: local copies beyond `retention.local`, and segments that are too old or too much for the tier, as
+  `tiered.py` says.
 - Over the size cap: confirmed segments first, headroom or not; then, under `drop_oldest`, the oldest of all, told and
   counted; under `backpressure` nothing, and callers wait until subscribers catch up.
 - A channel that nobody writes to for `max_inactivity`, and to whose subscribers nothing is owed, is retired: its
@@ -34,6 +37,7 @@ from holdfast.store.channels import Channel
 from holdfast.store.ground import Ground
 from holdfast.store.retention.evict import ACKED, INACTIVE, PASSED, Evictor
 from holdfast.store.retention.partitions import PartitionFloors
+from holdfast.store.retention.tiered import TieredRetention
 from holdfast.store.subscribers.desk import Going, SubscriberDesk
 from holdfast.telemetry import event
 
@@ -82,8 +86,9 @@ class Keeper:
         self._evictor = evictor
         self._touched = touched
         self._partitions = partitions
+        self._tiered = TieredRetention(ground, desk, evictor)
         self.time = ground.time
-        self._turn = threading.Lock()  # one thread at a time lets segments go: a tick, or an operator's
+        self.turn = threading.Lock()  # one thread at a time lets segments go: a tick, an operator's, a compaction
         self._wake = threading.Event()
         self._stop = False
         self._noted_ns = 0
@@ -127,7 +132,7 @@ class Keeper:
         """A failed disk stops the store; a full one is tried again at the next tick."""
         self._due_ns = self._ground.clock.monotonic_ns() + self._config.retention_tick_ns
         try:
-            with self._turn:
+            with self.turn:
                 self.tick()
         except Exception as error:  # whatever it is, a keeper that stopped in silence would leave callers waiting
             event("store.retention.fail", reason=error)
@@ -149,6 +154,8 @@ class Keeper:
             self._touched.add(*touched)
             raise
         self._expire_subscribers()
+        self._tiered.trim(now_ns, lambda channel, segments, reason: self._evict(channel, segments, reason=reason))
+        self._tiered.release()
         self._enforce_cap(now_ns)
         self._note_time(now_ns)
 
@@ -184,34 +191,47 @@ class Keeper:
             self._count_hidden(channel)
         return freed
 
+    def forget(self, numbers: Iterable[int]) -> None:
+        """These segments are no more: others hold their events. The caller has the turn."""
+        for number in numbers:
+            self._confirmed_at_ns.pop(number, None)
+
     def remove(self, channel: Channel, *, last_seq: int) -> int:
         """Evict the segments that begin at `last_seq` or before, because an operator says so; returns the events."""
-        with self._turn:
+        with self.turn:
             segments = list(self._catalog.segments(channel.id, last_seq=last_seq))
             self._evict(channel, segments, reason="removed")
         return sum(segment.meta.rows for segment in segments)
 
     def retire_if_empty(self, channel: Channel) -> None:
         """A channel that was removed, and not written to since, is not shown any more."""
-        with self._turn:
+        with self.turn:
             next_seq = channel.next_seq
             if not channel.segment_events and self._is_quiet(channel, next_seq):
                 self._retire(channel, next_seq)
 
     # -- confirmed --------------------------------------------------------------------------------------------------
 
-    def _freeable(self, channel: Channel, now_ns: int, *, mode: str = "acked") -> Iterator[PublishedSegment]:
+    def _freeable(
+        self, channel: Channel, now_ns: int, *, mode: str = "acked", pressed: bool = False
+    ) -> Iterator[PublishedSegment]:
         """Segments that all subscribers have confirmed, out of their grace, oldest first; none where nobody reads."""
         if channel.limits.retention_mode != mode:
             return
+        grace_ns = self._config.retention_grace_ns if pressed else self._grace_ns(channel)
         for first, last in self._settled_spans(channel):
             for segment in self._catalog.segments(channel.id, first_seq=first, last_seq=last):
                 inside = first <= segment.meta.first_seq and segment.meta.last_seq <= last
-                if inside and self._is_out_of_grace(segment, now_ns):
+                if inside and self._is_out_of_grace(segment, now_ns, grace_ns=grace_ns):
                     yield segment
 
-    def _is_out_of_grace(self, segment: PublishedSegment, now_ns: int) -> bool:
-        grace_ns = self._config.retention_grace_ns
+    def _grace_ns(self, channel: Channel) -> int:
+        """The longest that the settings or a subscriber of the channel ask for; a full store keeps to the settings."""
+        with self._registry.lock:
+            asked = [state.note.grace_ns for state, _ in self._registry.followers(channel)]
+        return max(self._config.retention_grace_ns, *asked, 0)
+
+    def _is_out_of_grace(self, segment: PublishedSegment, now_ns: int, *, grace_ns: int) -> bool:
         if not grace_ns:
             return True
         since_ns = self._confirmed_at_ns.setdefault(segment.meta.segment_seq, now_ns)
@@ -243,9 +263,14 @@ class Keeper:
         for segment in reversed(beyond):
             self._evict(self._ground.channels.by_id(segment.channel_id), [segment], reason=ACKED)
 
-    def _all_freeable(self, now_ns: int, *, modes: tuple[str, ...]) -> list[PublishedSegment]:
+    def _all_freeable(self, now_ns: int, *, modes: tuple[str, ...], pressed: bool = False) -> list[PublishedSegment]:
         channels = list(self._ground.channels)
-        return [item for channel in channels for mode in modes for item in self._freeable(channel, now_ns, mode=mode)]
+        return [
+            item
+            for channel in channels
+            for mode in modes
+            for item in self._freeable(channel, now_ns, mode=mode, pressed=pressed)
+        ]
 
     def _evict_passed(self, channel: Channel) -> None:
         """In a `limits` channel: what no partition needs and nobody is owed."""
@@ -371,15 +396,18 @@ class Keeper:
         # Below the soft mark there is room for the next segment, or for a frame that waits, in log and segment.
         soft = cap - max(self._config.segment_target_bytes, 2 * self._config.frame_bytes_max)
         if tail.charged_bytes() > soft:
-            self._free(self._all_freeable(now_ns, modes=("acked", "limits")), soft, reason=ACKED)
+            freeable = self._all_freeable(now_ns, modes=("acked", "limits"), pressed=True)
+            self._free(freeable, soft, reason=ACKED)
         if tail.charged_bytes() > soft and self._config.retention_size_cap_policy == "drop_oldest":
             self.size_emergencies += 1
-            self._free(self._catalog.all_segments(), soft, reason="size")
+            self._free(self._catalog.local_segments(), soft, reason="size")
 
     def _free(self, segments: Iterable[PublishedSegment], soft: int, *, reason: str) -> None:
         """Evict the oldest until what is charged is at the soft mark."""
         ordered = sorted(segments, key=_number) if isinstance(segments, list) else segments
         for segment in ordered:
+            if segment.remote:
+                continue  # its bytes are not on this disk
             if self._ground.tail.charged_bytes() <= soft:
                 return
             self._evict(self._ground.channels.by_id(segment.channel_id), [segment], reason=reason)

@@ -12,9 +12,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from holdfast.errors import DamagedObject, OnlyInTier, TierRefused, TierUnavailable
 from holdfast.store.catalog import Catalog, PublishedSegment
 from holdfast.store.channels import Channel
 from holdfast.store.reading import Reader
+from holdfast.telemetry import event
 
 SEGMENTS_REMEMBERED_MAX = 10_000
 """Segments whose partitions are remembered; the others are read again when a partition advances."""
@@ -47,8 +49,12 @@ class PartitionFloors:
             return max(self._floors.get(channel.id, {}).values(), default=1)
 
     def passed(self, channel: Channel, segment: PublishedSegment) -> bool:
-        """Whether no partition needs any event of the segment."""
-        ends = self._ends_of(segment)
+        """Whether no partition needs any event of the segment; False if that cannot be found out now."""
+        try:
+            ends = self._ends_of(segment)
+        except (TierUnavailable, TierRefused, DamagedObject, OnlyInTier) as error:
+            event("store.retention.postpone", segment=segment.meta.segment_seq, reason=error)
+            return False
         with self._lock:
             floors = self._floors.get(channel.id, {})
             return bool(ends) and all(last_seq < floors.get(partition, 1) for partition, last_seq in ends.items())

@@ -8,6 +8,7 @@
 | footer.py | finding our entries in an Arrow footer without trusting its bytes |
 | writer.py | batches to a published file |
 | reader.py | a file back to batches, and the proof that it is undamaged |
+| partial.py | the same of a part of a file that lies elsewhere |
 
 A segment is a plain Arrow IPC file of format 1. Everything of ours is in the custom metadata of its footer:
 

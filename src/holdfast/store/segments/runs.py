@@ -234,6 +234,23 @@ class RunTable:
         end = int(np.searchsorted(self._first_seq, last_seq, side="right"))
         return map(self.run, range(start, end))
 
+    def partitions(self) -> frozenset[str]:
+        """Every partition that any run belongs to."""
+        return frozenset(name for names in self._partitions for name in names)
+
+    def of_partitions(self, wanted: frozenset[str], first: int, last: int) -> tuple[_Ints, _Ints, _Ints]:
+        """First seq, rows and first committed_id of the runs of any wanted partition that reach into `first..last`."""
+        codes = [code for code, names in enumerate(self._partitions) if not wanted.isdisjoint(names)]
+        mask = np.isin(self._partition_code, codes)
+        mask &= (self._committed_id + self._rows > first) & (self._committed_id <= last)
+        return self._first_seq[mask], self._rows[mask], self._committed_id[mask]
+
+    def in_partitions(self, wanted: frozenset[str], *, first_seq: int, rows: int) -> npt.NDArray[np.bool_]:
+        """Which of `rows` rows from `first_seq` on belong to any wanted partition; "" stands for rows without one."""
+        codes = [code for code, names in enumerate(self._partitions) if not wanted.isdisjoint(names)]
+        of_run = np.isin(self._partition_code, [*codes, NO_CODE] if "" in wanted else codes)
+        return np.repeat(of_run, self._rows_within(first_seq, first_seq + rows))
+
     def first_seq_ingested_at(self, time_ns: int) -> int:
         """The first row that came in at or after a time; one past the last row when none did."""
         found = np.flatnonzero(self._ingested_at_ns >= time_ns)

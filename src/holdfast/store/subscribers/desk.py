@@ -340,6 +340,17 @@ class SubscriberDesk:
         self, state: SubscriberState, claim: Claim | None, *, outcome: Outcome, spans: Spans, reason: str
     ) -> None:
         """Make an outcome durable and let it take effect. Settled events stay as they are."""
+        self._settle(state, claim, outcome=outcome, spans=spans, reason=reason).result()
+
+    def settle_later(
+        self, state: SubscriberState, *, outcome: Outcome, spans: Spans, reason: str
+    ) -> Future[list[OutcomeRecord]]:
+        """The same without waiting for the sync; not for rejections, which wait for their letters."""
+        return self._settle(state, None, outcome=outcome, spans=spans, reason=reason)
+
+    def _settle(
+        self, state: SubscriberState, claim: Claim | None, *, outcome: Outcome, spans: Spans, reason: str
+    ) -> Future[list[OutcomeRecord]]:
         owed: dict[Channel, list[Span]] = {}
         for channel, first, last in spans:
             found = self._channels.find(channel)
@@ -354,7 +365,7 @@ class SubscriberDesk:
         reason = reason[:REASON_CHARS_MAX]
         if outcome is Outcome.REJECTED:
             for found, parts in owed.items():
-                self._bury(state, found.name, parts, reason)
+                self.bury(found.name, parts, subscriber=state.note.name, reason=reason)
         segment_seq = claim.segment.meta.segment_seq if claim is not None else 0
         at_ns, number = self._clock.wall_ns(), state.note.subscriber_id
         together = [
@@ -362,8 +373,7 @@ class SubscriberDesk:
             for found, parts in owed.items()
             for ranges in _bounded(parts)
         ]
-        if together:
-            self._record([together])
+        return self._submit([together] if together else [])
 
     def _progress_of(self, state: SubscriberState, channel: Channel) -> Progress:
         with self.registry.lock:
@@ -420,19 +430,25 @@ class SubscriberDesk:
 
     def _record(self, decision: Decision | Callable[[], Decision]) -> list[OutcomeRecord]:
         """Write outcomes to the log and wait for the sync they share with others."""
+        return self._submit(decision).result()
+
+    def _submit(self, decision: Decision | Callable[[], Decision]) -> Future[list[OutcomeRecord]]:
         decide = decision if callable(decision) else lambda: decision
         pending = PendingOutcomes(decide, callable(decision), Future())
+        if not decision:  # nothing to write, nothing to wait for
+            pending.future.set_result([])
+            return pending.future
         self.writer.submit(pending)
         if self._inline:
             self.writer.step(wait=False)
-        return pending.future.result()
+        return pending.future
 
     def _apply(self, outcomes: list[OutcomeRecord]) -> None:
         self.registry.apply(outcomes)
         for channel_id in {record.channel_id for record in outcomes}:
             self._settled(channel_id)
 
-    def _bury(self, state: SubscriberState, channel: str, spans: Sequence[Span], reason: str) -> None:
+    def bury(self, channel: str, spans: Sequence[Span], *, subscriber: str, reason: str) -> None:
         """Copy events to the dead-letter channel. Their ids make a second burial harmless."""
         if channel.endswith(DEAD_SUFFIX):
             return
@@ -440,7 +456,7 @@ class SubscriberDesk:
             for batch in self.read_span(channel, first, last, columns=None, system=ORIGIN_COLUMNS):
                 for part in in_parts(batch, bytes_max=self._config.frame_bytes_max // 2):
                     letters = dead_letters(
-                        part, channel, subscriber=state.note.name, reason=reason, at_ns=self._clock.wall_ns()
+                        part, channel, subscriber=subscriber, reason=reason, at_ns=self._clock.wall_ns()
                     )
                     try:
                         self._commit(channel + DEAD_SUFFIX, letters, EventIds(DEAD_ID))
@@ -496,8 +512,8 @@ class SubscriberDesk:
         return segment
 
     def segment_path(self, segment: PublishedSegment) -> Path:
-        """Its file."""
-        return self._reader.segment_path(segment.meta.channel, segment)
+        """Its file, or a copy of it."""
+        return self._reader.readable_path(segment)
 
     def losses(self) -> list[Loss]:
         """All losses since the store was created."""

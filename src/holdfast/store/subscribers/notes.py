@@ -13,6 +13,8 @@ class SubscriberNote(msgspec.Struct, frozen=True, array_like=True):
     patterns: tuple[str, ...]
     newest_first: bool
     created_at_ns: int
+    grace_ns: int = 0
+    """How long what it confirmed is kept: its own record of it may come back older than its answers."""
 
 
 class ProgressNote(msgspec.Struct, frozen=True, array_like=True):
@@ -22,6 +24,8 @@ class ProgressNote(msgspec.Struct, frozen=True, array_like=True):
     channel_id: int
     start_seq: int
     ranges: tuple[tuple[int, int], ...]
+    attempts: tuple[tuple[int, int, int], ...] = ()
+    """First and last seq, and how often their delivery failed."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):

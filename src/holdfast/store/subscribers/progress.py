@@ -8,6 +8,7 @@
   never passes a hole and never moves back (G7).
 - The **gap set** is what is missing between the mark and the highest confirmed seq.
 - **Claimed** is what must not be handed out: confirmed, leased, or waiting for its time after a nack.
+- **Attempts** are the failed deliveries of events that are still owed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from holdfast.model.intervals import IntervalSet
+from holdfast.store.subscribers.attempts import Attempts, Counted
 
 
 class Outcome(IntEnum):
@@ -41,12 +43,15 @@ def bytes_owed(owed: Iterable[tuple[int, int]], segments: Iterable[tuple[int, in
 class Progress:
     """One subscriber, one channel."""
 
-    __slots__ = ("claimed", "confirmed", "start_seq")
+    __slots__ = ("attempts", "claimed", "confirmed", "start_seq")
 
-    def __init__(self, start_seq: int, confirmed: IntervalSet | None = None) -> None:
+    def __init__(
+        self, start_seq: int, confirmed: IntervalSet | None = None, *, attempts: Iterable[Counted] = ()
+    ) -> None:
         self.start_seq = start_seq
         self.confirmed = confirmed if confirmed is not None else IntervalSet()
         self.claimed = IntervalSet(self.confirmed)
+        self.attempts = Attempts(attempts)
 
     @property
     def mark(self) -> int:
@@ -64,6 +69,12 @@ class Progress:
         if first_seq <= last_seq:
             self.confirmed.add(first_seq, last_seq)
             self.claimed.add(first_seq, last_seq)
+            self.attempts.settle(first_seq, last_seq)
+
+    def fail(self, first_seq: int, last_seq: int) -> None:
+        """Events were handed out and not confirmed."""
+        for first, last in self.owed(first_seq, last_seq):
+            self.attempts.fail(first, last)
 
     def is_settled(self, first_seq: int, last_seq: int) -> bool:
         """Whether nothing of the range is owed to this subscriber."""

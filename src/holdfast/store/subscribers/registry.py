@@ -25,6 +25,8 @@ from contextlib import suppress
 from fnmatch import translate
 from itertools import count
 
+from msgspec.structs import replace
+
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.errors import BadRequest, InvalidName, LimitReached
 from holdfast.model.names import DEAD_SUFFIX, SUBSCRIBER_NAME
@@ -124,7 +126,7 @@ class Registry:
             for item in snapshot.progress:
                 state = self._by_id.get(item.subscriber_id)
                 if state is not None:
-                    progress = state.progress[item.channel_id] = Progress(item.start_seq)
+                    progress = state.progress[item.channel_id] = Progress(item.start_seq, attempts=item.attempts)
                     for first, last in item.ranges:
                         progress.settle(first, last)
                     state.stale.add(item.channel_id)
@@ -150,7 +152,8 @@ class Registry:
                 raise LimitReached(what=f"subscriber {name!r}", limit="subscribers", allowed=SUBSCRIBERS_MAX)
             subscriber_id = state.note.subscriber_id if state else self.next_id
             created = state.note.created_at_ns if state else self.clock.wall_ns()
-            note = SubscriberNote(subscriber_id, name, patterns, newest_first, created)
+            grace_ns = state.note.grace_ns if state else 0
+            note = SubscriberNote(subscriber_id, name, patterns, newest_first, created, grace_ns)
             fresh = SubscriberState(note, seen_ns=self.clock.monotonic_ns())
             known = state.progress if state else {}
             follows = [channel for channel in self._channels.known() if fresh.follows(channel.name)]
@@ -165,6 +168,14 @@ class Registry:
             state.note = note
             self._change_channels(state, joined, left)
             return state
+
+    def keep_confirmed(self, state: SubscriberState, grace_ns: int) -> None:
+        """What the subscriber confirms from now on is kept for so long."""
+        with self.lock:
+            if state.note.grace_ns != grace_ns:
+                note = replace(state.note, grace_ns=grace_ns)
+                self._catalog.put_subscriber(note, joined=())
+                state.note = note
 
     def _change_channels(self, state: SubscriberState, joined: dict[int, Progress], left: Iterable[int]) -> None:
         for channel_id in left:
@@ -212,6 +223,10 @@ class Registry:
                 known = ", ".join(sorted(self._by_name)) or "none"
                 raise BadRequest(f"there is no subscriber {name!r}; there are: {known}")
             return state
+
+    def states_count(self) -> int:
+        """How many subscribers there are."""
+        return len(self._by_id)
 
     def states(self) -> list[SubscriberState]:
         """All subscribers, by name."""
@@ -265,6 +280,8 @@ class Registry:
             events += sum(high - low + 1 for low, high in progress.owed(first, last))
             if outcome.settles:
                 progress.settle(first, last)
+            else:
+                progress.fail(first, last)
         if not again:
             state.outcomes[outcome] += events
         if outcome is Outcome.DROPPED and record.reason != GONE:
@@ -426,6 +443,18 @@ class Registry:
         times += [state.waiting[0][0]] if state.waiting else []
         return max(0.0, (min(times) - self.clock.monotonic_ns()) / NS_PER_S) if times else None
 
+    def swap(self, channel_id: int, segments: set[int], act: Callable[[], None]) -> bool:
+        """Do `act`, which puts another segment in place of these; False if one of them is handed out to somebody."""
+        with self.lock:
+            self._take_back()
+            claims = (claim for state in self._by_id.values() for claim in state.claims.values())
+            if any(claim.segment.meta.segment_seq in segments for claim in claims):
+                return False
+            act()
+            for state in self._by_id.values():
+                state.stale.add(channel_id)
+        return True
+
     # -- news -------------------------------------------------------------------------------------------------------
 
     def published(self, channel_id: int) -> None:
@@ -497,4 +526,5 @@ def _check_patterns(name: str, patterns: tuple[str, ...]) -> None:
 
 
 def _progress_note(subscriber_id: int, channel_id: int, progress: Progress) -> ProgressNote:
-    return ProgressNote(subscriber_id, channel_id, progress.start_seq, tuple(progress.confirmed))
+    ranges, attempts = tuple(progress.confirmed), progress.attempts.counted()
+    return ProgressNote(subscriber_id, channel_id, progress.start_seq, ranges, attempts)

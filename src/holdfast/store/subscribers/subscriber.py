@@ -189,6 +189,11 @@ class Subscriber:
         """The durable name."""
         return self._state.note.name
 
+    def keep_confirmed(self, grace_ns: int) -> None:
+        """Have what is confirmed kept for so long, for a reader whose own record may come back older than its acks."""
+        self._check_open()
+        self._desk.registry.keep_confirmed(self._state, grace_ns)
+
     def poll(self, timeout: float | None = None, *, max_bytes: int | None = None) -> Lease | None:
         """The next lease; waits for one up to `timeout` seconds (None: for ever), then returns None.
 
@@ -281,6 +286,12 @@ class Subscriber:
         if not spans:
             raise BadRequest(f"no event of frame {fsn} of slot {slot_id.hex()} is here")
         self._ack([span for span in spans if self._state.follows(span[0])])
+
+    def reject(self, channel: str, first_seq: int, last_seq: int | None = None, *, reason: str) -> None:
+        """Never again, for single events or a range, leased or not: they go to `<channel>.dead` with the reason."""
+        self._check_open()
+        spans = [(channel, first_seq, first_seq if last_seq is None else last_seq)]
+        self._desk.settle(self._state, None, outcome=Outcome.REJECTED, spans=spans, reason=reason)
 
     def _ack(self, spans: Spans) -> None:
         self._check_open()

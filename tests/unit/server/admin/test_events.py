@@ -70,6 +70,28 @@ def test_a_repeat_with_the_same_key_stores_nothing(server: Running) -> None:
     assert len(rows_of(server, "t")) == 2
 
 
+def test_a_frame_of_a_slot_is_recognised_for_ever(server: Running) -> None:
+    frame = {**NDJSON, "X-Holdfast-Slot-Id": "0f" * 16, "X-Holdfast-First-Fsn": "7"}
+    first = server.post("t", b'{"n": 1}', frame).data
+    server.store.flush()
+    again = server.post("t", b'{"n": 1}', frame).data
+    assert (first["duplicate"], again["duplicate"]) == (False, True)
+    assert (again["first_seq"], again["events"]) == (first["first_seq"], 1)
+    assert server.post("t", b'{"n": 2}', {**frame, "X-Holdfast-First-Fsn": "8"}).data["duplicate"] is False
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Holdfast-Slot-Id": "0f" * 16},
+        {"X-Holdfast-Slot-Id": "word", "X-Holdfast-First-Fsn": "1"},
+        {"X-Holdfast-Slot-Id": "0f" * 16, "X-Holdfast-First-Fsn": "1", "Idempotency-Key": "k"},
+    ],
+)
+def test_half_a_slot_or_two_identities_are_refused(server: Running, headers: dict[str, str]) -> None:
+    assert server.post("t", b'{"n": 1}', {**NDJSON, **headers}).status == 400
+
+
 @pytest.mark.guarantee("G12")
 def test_a_key_of_one_principal_is_not_that_of_another(server: Running) -> None:
     one, two = server.token("one"), server.token("two")

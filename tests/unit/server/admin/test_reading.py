@@ -74,3 +74,35 @@ def test_parameter_that_is_wrong_is_named(server: Running, query: str) -> None:
 
 def test_channel_that_is_not_there_is_not_found(server: Running) -> None:
     assert server.get("/api/v1/channels/t/events").status == 404
+
+
+# -- as an Arrow stream -----------------------------------------------------------------------------------------------
+
+ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
+
+
+def table_of(server: Running, query: str = "") -> pa.Table:
+    answer = server.get(f"/api/v1/channels/t/events{query}", ARROW)
+    assert answer.status == 200, answer.body
+    return pa.ipc.open_stream(answer.body).read_all()
+
+
+def test_stream_has_segments_and_the_log_without_gap_or_repeat(server: Running) -> None:
+    server.store.commit("t", batch(50))
+    server.store.flush()
+    server.store.commit("t", batch(7, start=50))
+    assert table_of(server, "?system=_seq").to_pydict() == {"n": list(range(57)), "_seq": list(range(1, 58))}
+
+
+def test_stream_takes_bounds_and_columns(server: Running) -> None:
+    server.store.commit("t", pa.record_batch({"a": [1, 2, 3, 4], "b": ["w", "x", "y", "z"]}))
+    assert table_of(server, "?start=2&end=3&columns=b").to_pydict() == {"b": ["x", "y"]}
+    assert table_of(server, "?start=9").num_rows == 0
+    assert table_of(server, "?start=9&columns=b").schema.names == ["b"]
+
+
+@pytest.mark.parametrize("query", ["?start=soon", "?columns=c", "?system=_when", "?from_seq=1", "?end=2026-01-01"])
+def test_stream_that_cannot_be_made_is_refused_before_its_first_byte(server: Running, query: str) -> None:
+    server.store.commit("t", batch(1))
+    answer = server.get(f"/api/v1/channels/t/events{query}", ARROW)
+    assert (answer.status, answer.error["code"]) == (400, "bad_parameter")

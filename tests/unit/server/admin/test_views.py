@@ -313,12 +313,16 @@ def test_document_describes_what_is_answered(server: Running) -> None:
             assert answer.data, path
             assert fits(answer.json, shape(schema)), path
             seen += 1
-    assert seen == 12
+    assert seen >= 16
 
 
 def asked(server: Running, method: str, path: str) -> Answer:
     if path.endswith("/acks"):
         return server.ask("POST", path, b'{"acks": [{"channel": "t", "first_seq": 1, "last_seq": 1}]}', JSON)
+    if path.endswith("/compact"):
+        return server.ask("POST", path, b"{}", JSON)
+    if path.endswith("/seal"):
+        return server.ask("POST", path)
     if method == "post" and "subscribers" in path:
         return server.ask("POST", path, b'{"channels": ["t"]}', JSON)
     if method == "post":

@@ -1,0 +1,202 @@
+"""Spark: our source beside its own Parquet reader and plain pyarrow; a backlog drained; tables and channels written.
+
+Figures are in CPU seconds of everything that took part, Spark's JVM and its Python workers, because they depend less on
+what else the machine does than seconds of a clock. Each case runs once to warm up and is then measured.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.figures import Result, Target
+from bench.read import _mapped
+from bench.workload import CHANNEL, GB, MB, ROOT, Bench, events, touch
+from holdfast.spark import land, session
+from holdfast.store.store import Store
+
+ROWS = 8192
+DIFFERENT = 64
+"""Batches that are not alike, so that Parquet finds no repetition inside a group of rows."""
+READER, WRITER = "Spark's Parquet reader", "Spark's Parquet writer"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a case took."""
+
+    cpu_s: float
+    wall_s: float
+
+
+@dataclass
+class Case:
+    """What every case needs."""
+
+    spark: SparkSession
+    directory: Path
+    size_bytes: int
+    made: int = 0
+
+    def fresh(self, name: str) -> str:
+        """A folder that does not exist yet."""
+        self.made += 1
+        return str(self.directory / f"{name}-{self.made}")
+
+    @property
+    def source(self) -> dict[str, str]:
+        """The channel, from its directory."""
+        return {"path": str(self.directory / "store"), "channel": CHANNEL}
+
+
+def run(bench: Bench) -> list[Result]:
+    """All of them over one store."""
+    store, parquet = bench.directory / "store", bench.directory / "parquet"
+    parquet.mkdir()
+    different = [events(ROWS + number) for number in range(DIFFERENT)]
+    calls = int(bench.scale(0.5 * GB, 0.1 * GB)) // len(different[0].serialize())
+    batches = [different[number % DIFFERENT] for number in range(calls)]
+    with Store.open(store) as opened:
+        for batch in batches:
+            opened.commit(CHANNEL, batch)
+    files = sorted((store / "channels" / CHANNEL).glob("*.arrow"))
+    for number in range(4):
+        part = pa.Table.from_batches(batches[number::4])
+        pq.write_table(part, parquet / f"{number}.parquet", compression="zstd", row_group_size=DIFFERENT // 4 * ROWS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        spark = session("bench", master="local[2,4]", conf={"spark.driver.memory": "2g", "spark.log.level": "ERROR"})
+    case = Case(spark, bench.directory, sum(file.stat().st_size for file in files))
+    try:
+        return [*_reading(case, files, parquet), *_writing(case)]
+    finally:
+        spark.stop()
+
+
+def _reading(case: Case, files: list[Path], parquet: Path) -> list[Result]:
+    spark = case.spark
+    ours = measured(lambda: _drop(spark.read.format("holdfast").options(**case.source).load()))
+    theirs = measured(lambda: _drop(spark.read.parquet(str(parquet))))
+    bare = measured(lambda: _touched(files))
+    few = "id long, value double"
+    narrow = measured(lambda: _sum(spark.read.format("holdfast").options(**case.source).schema(few).load()))
+    narrow_theirs = measured(lambda: _sum(spark.read.parquet(str(parquet))))
+    drained = measured(lambda: _drain(case))
+    return [
+        _result(case, "whole rows", ours, theirs, limit_is=READER, target=Target(0.8, of_ratio=True)),
+        _result(case, "whole rows, plain pyarrow", bare),
+        _result(case, "2 of 5 columns, a sum", narrow, narrow_theirs, limit_is=READER),
+        _result(case, "stream drained, availableNow", drained),
+    ]
+
+
+def _writing(case: Case) -> list[Result]:
+    rows = measured(lambda: _to_table(case))
+    native = measured(lambda: _native(case))
+    landed = measured(lambda: _landed(case))
+    with _served(case.directory / "server") as admin:
+        sent = measured(lambda: _to_channel(case, admin))
+    return [
+        _result(case, "to a Parquet table, rows", rows, native, limit_is=WRITER),
+        _result(case, "to a Parquet table, landed", landed, native, limit_is=WRITER),
+        _result(case, "to a channel", sent),
+    ]
+
+
+@contextmanager
+def _served(directory: Path) -> Iterator[str]:
+    """The admin address of a server."""
+    command = [sys.executable, "-m", "holdfast.cli.main", "serve", "--data", str(directory)]
+    options = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+    ) as server:
+        assert server.stdout is not None
+        ready = dict(word.split("=", 1) for word in server.stdout.readline().split()[2:])
+        yield ready["admin"]
+        server.terminate()
+
+
+def _result(
+    case: Case, name: str, cost: Cost, limit: Cost | None = None, *, limit_is: str = "", target: Target | None = None
+) -> Result:
+    size = case.size_bytes / MB
+    also: dict[str, float | str] = {"CPU s": cost.cpu_s, "MB/s": size / cost.wall_s}
+    beside = size / limit.cpu_s if limit is not None else None
+    return Result("spark", name, size / cost.cpu_s, "MB/CPU s", beside, limit_is, target, also)
+
+
+def measured(work: Callable[[], object]) -> Cost:
+    """Once to warm up, once with a watch."""
+    work()
+    cpu_s, started = _cpu_s(), time.perf_counter()
+    work()
+    return Cost(max(0.001, _cpu_s() - cpu_s), time.perf_counter() - started)
+
+
+def _cpu_s() -> float:
+    """Of this process and all it has started, also of those that have ended."""
+    own = psutil.Process(os.getpid())
+    total = 0.0
+    for process in (own, *own.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+# --------------------------------------------------------------------------------------------------------- what is done
+
+
+def _touched(files: list[Path]) -> None:
+    for batch in _mapped(files):
+        touch(batch)
+
+
+def _drop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _sum(frame: DataFrame) -> None:
+    frame.selectExpr("sum(id)", "sum(value)").collect()
+
+
+def _drain(case: Case) -> None:
+    stream = case.spark.readStream.format("holdfast").options(**case.source).load()
+    writer = stream.writeStream.format("noop").option("checkpointLocation", case.fresh("checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def _to_table(case: Case) -> None:
+    frame = case.spark.read.format("holdfast").options(**case.source).load()
+    frame.write.format("holdfast").options(table="parquet", path=case.fresh("table")).mode("append").save()
+
+
+def _native(case: Case) -> None:
+    frame = case.spark.read.format("holdfast").options(**case.source).load()
+    frame.write.option("compression", "zstd").parquet(case.fresh("native"))
+
+
+def _landed(case: Case) -> None:
+    to = {"table": "parquet", "path": case.fresh("landed")}
+    query = land(case.spark, case.source, to, checkpoint=case.fresh("checkpoint"), trigger={"availableNow": True})
+    query.awaitTermination()
+
+
+def _to_channel(case: Case, admin: str) -> None:
+    frame = case.spark.read.format("holdfast").options(**case.source).load()
+    frame.write.format("holdfast").options(addr=admin, channel="copy").mode("append").save()

@@ -1,0 +1,316 @@
+"""From requests to rows in a sink, on a thread of its own, so that the event loop never waits for a disk.
+
+    loop:    submit ──► bounds ──► queue                                      answer ◄── call_soon_threadsafe
+    thread:                         └──► inflate ──► JSON? ──► check or decode ──► group ──► sink ──┘ once per group
+
+Requests that wait together become one batch, and one answer from the sink wakes the loop once for all of them. A
+request with an idempotency key is a frame of its own, so that its repeat is recognised.
+
+Promise: a request is answered as accepted only after the sink has it. Beyond `response_stream_channel_size` requests
+or `max_inflight_size` bytes the answer is to come again later; the same when the sink is full. An envelope without
+records is accepted and not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.clock import NS_PER_S
+from holdfast.dataflow.receivers.inflating import inflate
+from holdfast.dataflow.receivers.settings import ReceiverSettings
+from holdfast.dataflow.sinks import Sink, joined
+from holdfast.errors import BadRequest, Closed, LimitReached, RetryLater, StoreFailed, WireError
+from holdfast.model.frame import Guid
+from holdfast.telemetry import event
+from holdfast.wire.otlp.answers import Answer, Refusal
+from holdfast.wire.otlp.check import NO_IDS, check
+from holdfast.wire.otlp.decode import decode_rows
+from holdfast.wire.otlp.jsontext import to_protobuf
+from holdfast.wire.otlp.raw import RawRequest, raw_rows, requests_array
+from holdfast.wire.otlp.signals import Signal
+
+GROUP_BYTES = 4 << 20
+"""Requests that are stored together: enough to make small ones cheap, few enough to answer soon."""
+GROUP_REQUESTS = 512
+KEY_CHARS_MAX = 256
+
+_T = TypeVar("_T")
+
+
+class Submission(msgspec.Struct, gc=False):
+    """A request as it came."""
+
+    signal: Signal
+    body: bytes
+    protocol: str
+    encoding: str
+    key: str
+    answer: asyncio.Future[Answer]
+
+
+class _Ready(msgspec.Struct, frozen=True, gc=False):
+    """A request that can be kept."""
+
+    submission: Submission
+    request: bytes
+    records: int
+    refused: int
+
+
+@dataclass(slots=True)
+class IntakeStatistics:
+    """What a receiver has done. Written by the thread that says so; read by anyone."""
+
+    requests: dict[str, int] = field(default_factory=dict)
+    records: dict[str, int] = field(default_factory=dict)
+    refused_records: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    duplicates: int = 0
+    throttled: int = 0
+    groups: int = 0
+
+
+class Intake:
+    """Shared by the doors of one receiver. `submit` is called on the loop."""
+
+    def __init__(self, name: str, settings: ReceiverSettings, sink: Sink) -> None:
+        self.name = name
+        self.statistics = IntakeStatistics()
+        self._settings = settings
+        self._channels = {Signal(signal): channel for signal, channel in settings.channels_by_signal().items()}
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Submission | None] = SimpleQueue()
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-{name}", daemon=True)
+        self._thread.start()
+
+    # -- on the loop ------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, signal: Signal, body: bytes, *, protocol: str, encoding: str = "", key: str = ""
+    ) -> asyncio.Future[Answer]:
+        """Hand a request over; the answer comes when it is decided."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        objection = self._objection(body, key)
+        if objection is not None:
+            _count(self.statistics.refusals, objection.refusal)
+            future.set_result(objection)
+            return future
+        self._waiting += 1
+        self._waiting_bytes += len(body)
+        self._queue.put(Submission(signal, body, protocol, encoding, key, future))
+        return future
+
+    def _objection(self, body: bytes, key: str) -> Answer | None:
+        settings = self._settings
+        if self._closed:
+            return self.later("the receiver stops")
+        if self._waiting >= settings.requests_max or (
+            self._waiting and self._waiting_bytes + len(body) > settings.inflight_bytes_max
+        ):
+            self.statistics.throttled += 1
+            return self.later(f"{self._waiting} requests wait for their commit", Refusal.BUSY)
+        if len(body) > settings.request_bytes_max:
+            return self.too_large()
+        if len(key) > KEY_CHARS_MAX:
+            return Answer(Refusal.BAD, f"the idempotency key has more than {KEY_CHARS_MAX} characters")
+        return None
+
+    def later(self, message: str, refusal: Refusal = Refusal.LATER) -> Answer:
+        """A refusal with a hint when to come again."""
+        return Answer(refusal, message, retry_after_s=self._settings.retry_after_ns / NS_PER_S)
+
+    def too_large(self) -> Answer:
+        """A refusal that no retry mends."""
+        return Answer(Refusal.TOO_LARGE, f"a request may have {self._settings.request_bytes_max} bytes, inflated")
+
+    async def close(self) -> None:
+        """Accept nothing more; returns when all that came is answered."""
+        self._closed = True
+        self._queue.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+        await asyncio.sleep(0)
+
+    def _settle(self, answers: Sequence[tuple[Submission, Answer]]) -> None:
+        for submission, answer in answers:
+            self._waiting -= 1
+            self._waiting_bytes -= len(submission.body)
+            if not submission.answer.done():  # a client that went away
+                submission.answer.set_result(answer)
+
+    # -- on the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pending: list[Future[bool]] = []
+        while (first := self._queue.get()) is not None:
+            group, size_bytes = [first], len(first.body)
+            last = False
+            while len(group) < GROUP_REQUESTS and size_bytes < GROUP_BYTES:
+                try:
+                    found = self._queue.get_nowait()
+                except Empty:
+                    break
+                if found is None:
+                    last = True
+                    break
+                group.append(found)
+                size_bytes += len(found.body)
+            pending = [future for future in pending if not future.done()] + self._take(group)
+            if last:
+                break
+        for future in pending:
+            future.exception()  # waits; what it says was answered already
+
+    def _take(self, group: Sequence[Submission]) -> list[Future[bool]]:
+        """Bring a group to the sink; returns what is not answered yet."""
+        self.statistics.groups += 1
+        together: dict[Signal, list[_Ready]] = {}
+        futures: list[Future[bool]] = []
+        size_bytes = 0
+        for submission in group:
+            ready = self._guarded([submission], partial(self._prepare, submission))
+            if ready is None:
+                continue
+            if submission.key:
+                futures += self._store(submission.signal, [ready])
+                continue
+            together.setdefault(submission.signal, []).append(ready)
+            size_bytes += len(ready.request)
+            if size_bytes >= GROUP_BYTES:  # small bodies may have inflated to large ones
+                futures += self._store_all(together)
+                size_bytes = 0
+        return futures + self._store_all(together)
+
+    def _store_all(self, together: dict[Signal, list[_Ready]]) -> list[Future[bool]]:
+        found = [future for signal, items in together.items() for future in self._store(signal, items)]
+        together.clear()
+        return found
+
+    def _prepare(self, submission: Submission) -> _Ready | None:
+        """A request that is inflated and sound; None if there is nothing to keep."""
+        body = inflate(submission.body, submission.encoding, bytes_max=self._settings.request_bytes_max)
+        if submission.protocol == "http/json":
+            body = to_protobuf(submission.signal, body)
+        if not body:
+            self._accepted([(submission, 0, 0)], duplicate=False)
+            return None
+        checked = check(submission.signal, body)
+        if not checked.records:
+            self._accepted([(submission, 0, checked.refused)], duplicate=False)
+            return None
+        return _Ready(submission, checked.request, checked.records, checked.refused)
+
+    def _store(self, signal: Signal, items: list[_Ready]) -> list[Future[bool]]:
+        if self._settings.payload == "raw":
+            raw = [RawRequest(item.request, item.submission.protocol, item.records) for item in items]
+            return self._hand_over(items, signal, raw_rows(signal, raw))
+        requests = requests_array([item.request for item in items])
+        rows = self._guarded([item.submission for item in items], partial(decode_rows, signal, requests))
+        if rows is None:
+            return []
+        return self._hand_over(items, signal, rows)
+
+    def _hand_over(self, items: list[_Ready], signal: Signal, rows: pa.RecordBatch) -> list[Future[bool]]:
+        submissions = [item.submission for item in items]
+        key = submissions[0].key
+        channel = self._channels[signal]
+
+        def send() -> Future[bool]:
+            return joined(
+                [
+                    self._sink.accept(channel, part, _identity(signal, key, number) if key else None)
+                    for number, part in enumerate(_parts(rows, self._sink.rows_bytes_max))
+                ]
+            )
+
+        future = self._guarded(submissions, send)
+        if future is None:
+            return []
+        future.add_done_callback(lambda done: self._decided(items, done))
+        return [future]
+
+    def _decided(self, items: list[_Ready], future: Future[bool]) -> None:
+        """The sink has answered; on its thread."""
+        if self._guarded([item.submission for item in items], future.result) is None:
+            return
+        self._accepted(_counts_of(items), duplicate=future.result())
+
+    def _guarded(self, submissions: Sequence[Submission], work: Callable[[], _T | None]) -> _T | None:
+        """The result of the work; None after its refusal was answered."""
+        try:
+            return work()
+        except WireError as error:
+            answer = Answer(Refusal.BAD, str(error))
+        except LimitReached as error:
+            answer = Answer(Refusal.TOO_LARGE, str(error))
+        except RetryLater as error:
+            self.statistics.throttled += len(submissions)
+            answer = self.later(str(error))
+        except BadRequest as error:
+            answer = Answer(Refusal.BAD, str(error))
+        except Closed:
+            answer = self.later("the receiver stops")
+        except StoreFailed:  # the process ends over it; a client that may not come again would drop its data
+            answer = self.later("the store failed")
+        except Exception as error:
+            event("dataflow.receiver.fail", level=logging.ERROR, node=self.name, reason=repr(error))
+            answer = Answer(Refusal.FAILED, "an error of the server")
+        self._refused(submissions, answer)
+        return None
+
+    def _refused(self, submissions: Sequence[Submission], answer: Answer) -> None:
+        for _ in submissions:
+            _count(self.statistics.refusals, answer.refusal)
+        self._loop.call_soon_threadsafe(self._settle, [(submission, answer) for submission in submissions])
+
+    def _accepted(self, counts: Sequence[tuple[Submission, int, int]], *, duplicate: bool) -> None:
+        figures = self.statistics
+        figures.duplicates += len(counts) if duplicate else 0
+        for submission, records, refused in counts:
+            signal = submission.signal.value
+            figures.requests[signal] = figures.requests.get(signal, 0) + 1
+            figures.records[signal] = figures.records.get(signal, 0) + records
+            figures.refused_records[signal] = figures.refused_records.get(signal, 0) + refused
+            figures.bytes += len(submission.body)
+        answers = [
+            (submission, Answer(None, NO_IDS if refused else "", refused, duplicate=duplicate))
+            for submission, _, refused in counts
+        ]
+        self._loop.call_soon_threadsafe(self._settle, answers)
+
+
+def _counts_of(items: Sequence[_Ready]) -> list[tuple[Submission, int, int]]:
+    return [(item.submission, item.records, item.refused) for item in items]
+
+
+def _identity(signal: Signal, key: str, number: int) -> Guid:
+    return Guid(blake2b(f"{signal.value}/{number}/{key}".encode(), digest_size=16).digest())
+
+
+def _parts(rows: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
+    """Rows in slices that fit; decoded rows repeat their resource and may be much larger than the request."""
+    if rows.nbytes <= bytes_max:
+        return [rows]
+    step = max(1, rows.num_rows * bytes_max // rows.nbytes)
+    return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
+
+
+def _count(table: dict[str, int], refusal: Refusal | None) -> None:
+    name = refusal.name.lower() if refusal is not None else ""
+    table[name] = table.get(name, 0) + 1

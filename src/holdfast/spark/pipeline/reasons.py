@@ -1,0 +1,72 @@
+"""What an exception of Spark says, in one line, and whether trying again may help (pure).
+
+Errors of our source and sinks reach the driver as text: a traceback of a Python worker inside of an exception of the
+JVM. The class of ours is found by its full name in that text.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast import errors
+from holdfast.errors import (
+    AccessRefused,
+    BadRequest,
+    DamagedData,
+    EventsGone,
+    HoldfastError,
+    Incompatible,
+    TierMismatch,
+    TierRefused,
+)
+
+REASON_CHARS_MAX = 500
+FINAL = (BadRequest, AccessRefused, DamagedData, EventsGone, Incompatible, TierMismatch, TierRefused)
+"""Of ours: what the same call will say again."""
+FINAL_OF_SPARK = frozenset(
+    {
+        "AnalysisException",
+        "ParseException",
+        "ModuleNotFoundError",
+        "UNSUPPORTED_STREAMING_OPERATOR",
+        "STREAMING_STATEFUL_OPERATOR",
+        "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+        "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+        "CANNOT_WRITE_STATE_STORE",
+    }
+)
+"""Of Spark's: the query itself is wrong, or its checkpoint is that of another one."""
+
+_OURS = re.compile(r"holdfast\.errors\.(\w+): ([^\n]*)")
+_PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt)): ([^\n]*)", re.MULTILINE)
+_SPARK_CLASS = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_]+)*\]")
+
+
+def kind_of(error: BaseException) -> type[HoldfastError] | None:
+    """The class of ours that is behind an error, if one is."""
+    if isinstance(error, HoldfastError):
+        return type(error)
+    found = _OURS.findall(str(error))
+    kind = getattr(errors, found[-1][0], None) if found else None
+    return kind if isinstance(kind, type) and issubclass(kind, HoldfastError) else None
+
+
+def reason_of(error: BaseException) -> str:
+    """Its cause in one line."""
+    text = str(error)
+    ours, python = _OURS.findall(text), _PYTHON.findall(text)
+    if isinstance(error, HoldfastError) or not (ours or python):
+        line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    else:
+        line = ours[-1][1] if ours else ": ".join(python[-1])
+    return line if len(line) <= REASON_CHARS_MAX else line[: REASON_CHARS_MAX - 1] + "…"
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the same query may go well the next time."""
+    kind = kind_of(error)
+    if kind is not None:
+        return not issubclass(kind, FINAL)
+    text = str(error)
+    words = {type(error).__name__, *(name for name, _ in _PYTHON.findall(text)), *_SPARK_CLASS.findall(text)}
+    return not words & FINAL_OF_SPARK

@@ -1,0 +1,126 @@
+"""From what a caller hands over to what the committer can write: checked, fitted to the channel's schema, encoded.
+
+Everything here happens on the caller's thread, before anything is queued, and writes nothing. It reads the disk only
+for channels whose events have ids, and for a slot that was not seen since the start (`needs_disk` says so before, for
+callers that must not wait).
+
+A *train* is frames of one channel and one schema that came as Arrow messages. They are checked together and kept as
+they came: one call into Arrow for all instead of three for each, which is most of what a small frame costs. Each of
+them remains a frame: with its own identity, record in the log and receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from holdfast.disk.checksum import crc32c
+from holdfast.errors import InvalidBatch
+from holdfast.model.frame import Entry, Identity, PlainFrame
+from holdfast.model.schema import BatchLimits, check_batch, check_schema
+from holdfast.store.catalog import Catalog
+from holdfast.store.channels import Channel, ChannelTable
+from holdfast.store.committer import PreparedEntry, Train
+from holdfast.store.dedup import Dedup
+from holdfast.store.event_ids import digests_of, id_column_of
+from holdfast.store.lane import Lane
+from holdfast.store.wal.codec import END_OF_STREAM, FORM_MESSAGE, NO_OPTIONS, EntryOptions, Payload, encode_batch
+
+PARTITIONS_MAX = 64
+
+
+class Preparer:
+    """Thread-safe: it holds no state of its own."""
+
+    def __init__(self, channels: ChannelTable, catalog: Catalog, dedup: Dedup, *, limits: BatchLimits) -> None:
+        self._channels = channels
+        self._catalog = catalog
+        self._dedup = dedup
+        self._limits = limits
+
+    def entry(self, entry: Entry, identity: Identity) -> PreparedEntry:
+        """One entry of a frame, or why it cannot be stored."""
+        known = self._channels.get(entry.channel)
+        checked = check_schema(entry.channel, entry.batch.schema, self._limits, known=known.checked if known else None)
+        check_batch(entry.channel, entry.batch, self._limits, checked=checked)
+        if entry.partitions:
+            _check_partitions(entry)
+        channel = known or self._channels.get_or_create(entry.channel)
+        channel.checked = checked
+        version, batch = self._channels.fit(channel, entry.batch)
+        if entry.message is not None and batch is entry.batch:
+            payload = Payload(entry.message, FORM_MESSAGE, batch.num_rows)
+        else:
+            payload = encode_batch(batch, has_dictionaries=version.has_dictionaries)
+        column = id_column_of(identity, channel.limits.dedup_keys)
+        if not column:
+            options = EntryOptions(entry.partitions) if entry.partitions else NO_OPTIONS
+            return PreparedEntry(channel, version, payload, options, batch)
+        ids = digests_of(batch, column, channel=channel.name)
+        looked_up_at_seq = channel.published_seq  # before the look-up: what is published later is looked up again
+        return PreparedEntry(
+            channel,
+            version,
+            payload,
+            EntryOptions(entry.partitions, column),
+            batch,
+            ids,
+            self._catalog.event_seqs(channel.id, ids),
+            looked_up_at_seq,
+        )
+
+    def needs_disk(self, entries: Sequence[Entry], identity: Identity) -> bool:
+        """Whether the disk may have to be read to prepare a frame; a channel that is new may be one with ids."""
+        if self._dedup.needs_disk(identity):
+            return True
+        channels = [self._channels.get(entry.channel) for entry in entries]
+        return any([channel is None or id_column_of(identity, channel.limits.dedup_keys) for channel in channels])
+
+    def train(self, frames: Sequence[PlainFrame], lane: Lane) -> Train | None:
+        """The frames as one train; None if they have to go one by one, each with its own answer or reason.
+
+        All have the channel and the schema of the first.
+        """
+        channel = self._channels.get(frames[0].channel)
+        if channel is None or not self._runs_trains(channel, frames) or self._dedup.any_known(frames):
+            return None
+        version = channel.version
+        assert version is not None
+        if not _are_sound(frames):
+            return None
+        payloads = [Payload(pa.py_buffer(frame.message), FORM_MESSAGE, frame.rows) for frame in frames]
+        crcs = [crc32c(frame.message) for frame in frames]
+        return Train(channel, version, frames, payloads, crcs, sum([len(frame.message) for frame in frames]), lane)
+
+    def _runs_trains(self, channel: Channel, frames: Sequence[PlainFrame]) -> bool:
+        """Whether nothing has to be looked at but the values: the schema is the channel's, and no rule counts rows."""
+        checked, version, limits, schema = channel.checked, channel.version, channel.limits, frames[0].schema
+        if checked is None or version is None or version.has_dictionaries or checked.required or checked.hidden:
+            return False
+        if limits.dedup_keys or limits.discard == "new":
+            return False
+        if not (checked.schema.equals(schema, check_metadata=True) and version.schema.equals(schema)):
+            return False
+        bytes_max, rows_max = self._limits.bytes_max, self._limits.rows_max
+        return all([len(frame.message) <= bytes_max and frame.rows <= rows_max for frame in frames])
+
+
+def _are_sound(frames: Sequence[PlainFrame]) -> bool:
+    """Whether Arrow finds every message and every value well-formed, and as many rows as each said."""
+    head = frames[0].schema.serialize()
+    stream = pa.py_buffer(b"".join([head, *[frame.message for frame in frames], END_OF_STREAM]))
+    try:
+        with pa.ipc.open_stream(stream) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError):
+        return False
+    return [len(chunk) for chunk in table.column(0).chunks] == [frame.rows for frame in frames]
+
+
+def _check_partitions(entry: Entry) -> None:
+    if len(entry.partitions) > PARTITIONS_MAX or any(len(name) > 256 for name in entry.partitions):
+        raise InvalidBatch(
+            channel=entry.channel, reason=f"at most {PARTITIONS_MAX} partitions of 256 characters are allowed"
+        )

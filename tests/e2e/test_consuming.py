@@ -1,0 +1,135 @@
+"""Consumers against a real server: kills of both, a pool of workers, `holdfast tail`. Process death, not power loss."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples import worker_pool
+from holdfast import Consumer, Sender
+from holdfast.errors import NotConfirmed, SubscriptionRefused
+from tests.e2e.served import PATIENCE_S, ServedProcess, free_port
+
+HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
+READER = """
+import sys
+from holdfast import Consumer
+with Consumer.from_conf(sys.argv[1], channel="trades", durable="reader", max_inflight=50, batch_rows=10) as consumer:
+    for message in consumer:
+        print(message.data["n"], flush=True)
+        message.ack()
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServedProcess]:
+    found = ServedProcess(tmp_path / "data", port=free_port()).start()
+    yield found
+    found.kill()
+
+
+def conf(server: ServedProcess) -> str:
+    return f"ws::addr=127.0.0.1:{server.port};reconnect_initial_backoff_millis=10;reconnect_max_backoff_millis=200;"
+
+
+def send(server: ServedProcess, first: int, last: int) -> None:
+    with Sender.from_conf(conf(server)) as sender:
+        for start in range(first, last + 1, 20):
+            sender.send("trades", [{"n": number} for number in range(start, min(start + 20, last + 1))])
+            sender.flush()
+        assert sender.drain(PATIENCE_S)
+
+
+@pytest.mark.guarantee("G6")
+def test_server_killed_under_a_consumer_costs_no_message(server: ServedProcess) -> None:
+    send(server, 1, 500)
+    seen: list[int] = []
+    with Consumer.from_conf(conf(server), channel="trades", durable="reader") as consumer:
+        for message in consumer.fetch(200, PATIENCE_S):
+            seen.append(message.data["n"])
+            message.ack_sync()
+        server.kill()
+        server.start()
+        send(server, 501, 600)
+        while len(set(seen)) < 600:
+            following = consumer.next(PATIENCE_S)
+            assert following is not None, f"{len(set(seen))} of 600 came"
+            seen.append(following.data["n"])
+            try:
+                following.ack()
+            except NotConfirmed:
+                continue  # it comes again
+    assert set(seen) == set(range(1, 601))
+    assert not set(seen[:200]) & set(seen[200:]), "a message that was confirmed came again"
+
+
+@pytest.mark.guarantee("G6")
+def test_consumer_killed_again_and_again_costs_no_message(server: ServedProcess) -> None:
+    send(server, 1, 1000)
+    seen: list[int] = []
+    for kills in range(4):
+        command = [sys.executable, "-c", READER, conf(server)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+            assert reader.stdout is not None
+            for line in reader.stdout:
+                seen.append(int(line))
+                if len(set(seen)) == 1000 or (kills < 3 and len(seen) % 230 == 0):
+                    break
+            reader.kill()
+            seen += [int(line) for line in reader.stdout if line.endswith("\n")]
+        assert reader.returncode == -signal.SIGKILL
+    assert set(seen) == set(range(1, 1001))
+    repeated = len(seen) - 1000
+    assert repeated <= 3 * 50, "only what was in flight at a kill may come again"
+
+
+def test_pool_of_workers_divides_the_messages(server: ServedProcess, capfd: pytest.CaptureFixture[str]) -> None:
+    send(server, 1, 40)
+    assert worker_pool.main(conf(server), "trades", limit=40) == 40
+    lines = capfd.readouterr().out.splitlines()
+    assert {json.loads(line.partition(": ")[2].replace("'", '"'))["n"] for line in lines} == set(range(1, 41))
+
+
+def tail(server: ServedProcess, *options: str) -> list[dict[str, int]]:
+    command = [HOLDFAST, "tail", "trades", "--conf", conf(server), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_tail_prints_from_a_position_and_stops_at_its_limit(server: ServedProcess) -> None:
+    send(server, 1, 30)
+    assert [row["n"] for row in tail(server, "--from", "first", "--limit", "5")] == [1, 2, 3, 4, 5]
+    assert [row["n"] for row in tail(server, "--from", "seq:28", "--limit", "3")] == [28, 29, 30]
+    assert [row["n"] for row in tail(server, "--from", "last", "--limit", "1")] == [30]
+
+
+def test_tail_with_a_name_goes_on_where_it_was(server: ServedProcess) -> None:
+    send(server, 1, 30)
+    assert [row["n"] for row in tail(server, "--durable", "audit", "--limit", "12")] == list(range(1, 13))
+    assert [row["n"] for row in tail(server, "--durable", "audit", "--limit", "18", "--meta")] == list(range(13, 31))
+    assert tail(server, "--durable", "audit", "--timeout", "0.5") == []
+
+
+def test_position_that_is_none_is_refused_with_what_is_allowed(server: ServedProcess) -> None:
+    command = [HOLDFAST, "tail", "trades", "--conf", conf(server), "--from", "yesterday"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 2
+    assert "seq:N" in done.stderr
+
+
+def test_durable_has_one_consumer_unless_it_is_replaced(server: ServedProcess) -> None:
+    send(server, 1, 3)
+    with Consumer.from_conf(conf(server), channel="trades", durable="one") as first:
+        assert first.next(PATIENCE_S) is not None
+        with Consumer.from_conf(conf(server), channel="trades", durable="one", replace=True) as second:
+            message = second.next(PATIENCE_S)
+            assert message is not None
+            assert message.data == {"n": 1}
+            with pytest.raises(SubscriptionRefused, match="in_use"):
+                list(first)

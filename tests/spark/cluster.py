@@ -1,0 +1,143 @@
+"""A real standalone cluster on loopback: one master, two workers of one core, started from pyspark's own scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+import pyspark
+
+from tests.e2e.served import free_port
+
+PATIENCE_S = 120.0
+SPARK_HOME = Path(pyspark.__file__).parent
+MEMORY = "512m"
+EXECUTOR = "CoarseGrainedExecutorBackend"
+ON_WORKER = "HOLDFAST_TEST_ON_WORKER"
+SETTINGS = {
+    "spark.executor.memory": "490m",
+    "spark.executor.cores": "1",
+    "spark.driver.memory": "600m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.task.maxFailures": "8",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""For drivers."""
+
+
+def wait_until(done: Callable[[], bool], what: str) -> None:
+    pause = threading.Event()
+    for _ in range(round(PATIENCE_S / 0.1)):
+        if done():
+            return
+        pause.wait(0.1)
+    raise AssertionError(f"{what} did not happen in {PATIENCE_S} s")
+
+
+def python_without_us(folder: Path) -> Path:
+    """An interpreter for drivers that on executors of the cluster has all that is installed but our own package."""
+    path = folder / "python"
+    site = sysconfig.get_paths()["purelib"]
+    path.write_text(
+        f"""#!/bin/sh
+[ -n "${ON_WORKER}" ] || exec {sys.executable} "$@"
+PYTHONPATH="$PYTHONPATH:{site}" exec {sys.executable} -S "$@"
+"""
+    )
+    path.chmod(0o700)
+    return path
+
+
+class Cluster:
+    """Runs while the block does."""
+
+    def __init__(self, folder: Path, *, workers: int = 2) -> None:
+        self._folder = folder
+        self._workers = workers
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.url = ""
+
+    def __enter__(self) -> Cluster:
+        port = free_port()
+        self.url = f"spark://127.0.0.1:{port}"
+        try:
+            self._start("master.Master", "--port", str(port), "--webui-port", "0")
+            self._wait_for("master.Master.log", "Starting Spark master")
+            for number in range(self._workers):
+                work = str(self._folder / f"work-{number}")
+                options = ("--cores", "1", "--memory", MEMORY, "--work-dir", work, "--webui-port", "0")
+                self._start("worker.Worker", *options, self.url, name=f"worker-{number}")
+            for number in range(self._workers):
+                self._wait_for(f"worker-{number}.log", "Successfully registered")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _start(self, kind: str, *options: str, name: str = "") -> None:
+        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"]
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "128m",
+            ON_WORKER: "yes",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+        with (self._folder / f"{name or kind}.log").open("wb") as log:
+            process = subprocess.Popen([*command, *options], stdout=log, stderr=log, env=environment)
+        self._processes.append(process)
+
+    def _wait_for(self, log: str, text: str) -> None:
+        wait_until(lambda: text in (self._folder / log).read_text(), f"{text!r} in {log}")
+
+    def executors(self) -> list[psutil.Process]:
+        """The executor processes of now."""
+        found = []
+        for process in self._processes:
+            try:
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    if any(EXECUTOR in word for word in child.cmdline()) and child.name() == "java":
+                        found.append(child)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def kill_executor(self) -> int:
+        """SIGKILL to one executor; its number of process."""
+        wait_until(lambda: bool(self.executors()), "an executor")
+        victim = self.executors()[0]
+        victim.kill()
+        return int(victim.pid)
+
+    def close(self) -> None:
+        """End all that was started."""
+        for process in reversed(self._processes):
+            try:
+                children = psutil.Process(process.pid).children(recursive=True)
+            except psutil.NoSuchProcess:
+                children = []
+            process.kill()
+            for child in children:
+                try:
+                    child.kill()
+                except psutil.NoSuchProcess:
+                    continue
+            process.wait(PATIENCE_S)
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()

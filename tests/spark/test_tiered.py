@@ -1,0 +1,106 @@
+"""The object store as a source: alone, and behind a directory or a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from holdfast.disk.local import LocalFilesystem
+from holdfast.errors import BadRequest, CorruptData, InvalidConfig
+from holdfast.spark.options import read_options
+from holdfast.spark.planning import Task
+from holdfast.tier.folder import FolderObjects
+from tests.spark.stores import batch_of, between, fill, rows_of, stream_of
+from tests.unit.server.admin.running import Running
+from tests.unit.tier.rig import Rig
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    life = Rig(tmp_path / "d", FolderObjects(LocalFilesystem(), tmp_path / "bucket"))
+    yield life
+    life.close()
+
+
+def options(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {"tier": f"file://{tmp_path}", "tierPrefix": "bucket", "channel": "t", **more}
+
+
+def files(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "d" / "channels" / "t").glob("*.arrow"))
+
+
+def uploaded(rig: Rig, *, segments: int) -> None:
+    fill(rig.store, "t", segments=segments, events=10)
+    rig.upload()
+
+
+def test_the_object_store_alone_gives_every_durable_event(rig: Rig, tmp_path: Path) -> None:
+    uploaded(rig, segments=3)
+    fill(rig.store, "t", segments=1, events=10)  # published, not uploaded
+    for path in files(tmp_path):
+        path.unlink()
+    found = rows_of(batch_of(options(tmp_path, includeMetadata="true")))
+    assert found["n"].to_pylist() == found["_seq"].to_pylist() == list(range(1, 31))
+
+
+def test_a_stream_follows_the_object_store(rig: Rig, tmp_path: Path) -> None:
+    uploaded(rig, segments=2)
+    reader = stream_of(options(tmp_path, maxEventsPerTrigger="15"))
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ReadMaxRows(15))
+    assert (start, first) == ({"t": 1}, {"t": 16})
+    uploaded(rig, segments=1)
+    second = reader.latestOffset(first, ReadMaxRows(15))
+    assert [*between(reader, start, first), *between(reader, first, second)] == list(range(1, 31))
+    assert reader.latestOffset(second, ReadMaxRows(15)) == second
+
+
+def test_a_damaged_file_is_read_from_its_object(rig: Rig, tmp_path: Path) -> None:
+    uploaded(rig, segments=3)
+    data = bytearray(files(tmp_path)[1].read_bytes())
+    data[len(data) // 2] ^= 1
+    files(tmp_path)[1].write_bytes(data)
+    files(tmp_path)[2].unlink()
+    with pytest.raises(CorruptData, match=files(tmp_path)[1].name):
+        rows_of(batch_of({"path": str(tmp_path / "d"), "channel": "t"}))
+    assert rows_of(batch_of(options(tmp_path, path=str(tmp_path / "d"))))["n"].to_pylist() == list(range(1, 31))
+
+
+def test_tasks_of_a_server_read_objects_and_what_is_not_uploaded_from_it(tmp_path: Path) -> None:
+    life = Rig(tmp_path / "d", FolderObjects(LocalFilesystem(), tmp_path / "bucket"))
+    uploaded(life, segments=2)
+    life.close()
+    with Running(tmp_path / "d") as running:
+        fill(running.store, "t", segments=1, events=10)
+        reader = batch_of(options(tmp_path, addr=f"http://127.0.0.1:{running.port}"))
+        (task,) = reader.partitions()
+        assert isinstance(task, Task)
+        assert [bool(piece.segment.object_key) for piece in task.pieces] == [True, True, False]
+        for path in files(tmp_path)[:2]:
+            path.unlink()
+        found = [n for batch in reader.read(task) for n in batch.column("n").to_pylist()]
+    assert found == list(range(1, 31))
+
+
+def test_a_damaged_object_is_never_delivered(rig: Rig, tmp_path: Path) -> None:
+    uploaded(rig, segments=1)
+    (path,) = (tmp_path / "bucket" / "segments" / "t").glob("*.arrow")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptData):
+        rows_of(batch_of(options(tmp_path)))
+
+
+def test_a_bucket_without_a_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="has no manifest"):
+        batch_of(options(tmp_path))
+
+
+def test_a_subscriber_needs_the_server_not_its_objects(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="subscriber"):
+        read_options(options(tmp_path, subscriber="s"))
