@@ -48,6 +48,7 @@ STORE, SPARK, CONSUMER = "store", "Parquet", "consumer"
 SERVER_YAML = """data: {data}
 server: {{listen: "127.0.0.1:{port}", admin: "127.0.0.1:{admin}"}}
 segment: {{max_open_duration: 500ms}}
+retention: {{mode: limits}}  # nothing is deleted because the consumer has confirmed it before Spark was there
 event_time: ts
 """
 PIPELINE_YAML = """name: demo
@@ -59,7 +60,9 @@ sources:
   exchange:
     channel: [trades, quotes]
     addr: http://127.0.0.1:{admin}
-    schema: id bigint, ts timestamp, symbol string, price double, qty int, side string, bid double, ask double, size int
+    schema: >-
+      id bigint, ts timestamp, symbol string, price double, qty int, side string, bid double, ask double, size int,
+      _channel string, _seq bigint
     options: {{startingOffsets: earliest, includeMetadata: "true"}}
 steps:
   - {{name: on_time, from: exchange, watermark: {{column: ts, delay: 1s}}}}
