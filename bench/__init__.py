@@ -17,6 +17,8 @@
 | ingest_load.py | its producer, in a process of its own |
 | bare_sockets.py | its limit: a WebSocket server that only answers |
 | jetstream.py | NATS JetStream beside it, if it is installed |
+| consume.py | delivery: messages one by one, batches, 50 consumers, the live tail; nats-py beside it |
+| consume_load.py | its consumers, in a process of their own |
 | sender.py | a sender's hand-over, alone; frames, rows and messages through a server to its disk |
 | tier.py | upload to a folder, time to durable, restore |
 | spark.py | Spark: our source beside its Parquet reader, a backlog drained, tables and channels written |

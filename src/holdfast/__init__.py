@@ -15,6 +15,7 @@ each at its own pace. The parts, in the order an event meets them:
     dataflow    a graph of receivers, persistence and exporters from one file: OTLP in, OTLP and Parquet out
     console     one web page that shows a running server, live
     cli         the command `holdfast`: serving, sending, looking into a store, verifying and repairing it, a demo
+    reading     events as a table, in one call
     model       the words every part shares, as types: names, positions, frames, schemas
     disk        the seam to the disk: what each call promises, checksums, records, one append log
     testing     honest fakes that we ship: a disk that loses power, a clock that is set by hand
@@ -35,12 +36,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.consumer.asyncconsumer import AsyncConsumer
     from holdfast.consumer.consumer import Consumer
+    from holdfast.reading import read
     from holdfast.sender.asyncsender import AsyncSender
     from holdfast.sender.sender import Sender
     from holdfast.store.store import Store
 
 __version__ = "0.1.0"
-__all__ = ["AsyncConsumer", "AsyncSender", "Consumer", "Sender", "Store", "__version__"]
+__all__ = ["AsyncConsumer", "AsyncSender", "Consumer", "Sender", "Store", "__version__", "read"]
 
 _HOMES = {
     "AsyncConsumer": "holdfast.consumer.asyncconsumer",
@@ -48,6 +50,7 @@ _HOMES = {
     "AsyncSender": "holdfast.sender.asyncsender",
     "Sender": "holdfast.sender.sender",
     "Store": "holdfast.store.store",
+    "read": "holdfast.reading",
 }
 
 if not TYPE_CHECKING:

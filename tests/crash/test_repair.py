@@ -7,6 +7,7 @@ have ended: the same events are there, the same are lost, and no number is used 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 
@@ -73,9 +74,9 @@ def lost_catalog() -> CrashFilesystem:
 def damaged_catalog() -> CrashFilesystem:
     """A catalog of which most rows are still good."""
     disk = damaged()
-    size = len(disk.read_bytes(ROOT / "catalog.db"))
-    flip(disk, ROOT / "catalog.db", size - 200)
-    flip(disk, ROOT / "catalog.db", size // 2)
+    rows = [found.start() for found in re.finditer(b"trades", disk.read_bytes(ROOT / "catalog.db"))]
+    flip(disk, ROOT / "catalog.db", rows[-1])
+    flip(disk, ROOT / "catalog.db", rows[len(rows) // 2])
     return disk
 
 

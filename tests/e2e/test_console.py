@@ -14,10 +14,7 @@ from holdfast import Sender, Store
 from tests.e2e.served import PATIENCE_S, ServedProcess, free_port
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt install chromium"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt install chromium")]
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

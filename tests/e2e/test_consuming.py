@@ -90,6 +90,7 @@ def test_consumer_killed_again_and_again_costs_no_message(server: ServedProcess)
 
 
 def test_pool_of_workers_divides_the_messages(server: ServedProcess, capfd: pytest.CaptureFixture[str]) -> None:
+    """The example "worker_pool.py"."""
     send(server, 1, 40)
     assert worker_pool.main(conf(server), "trades", limit=40) == 40
     lines = capfd.readouterr().out.splitlines()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
@@ -16,9 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import InvalidConfig, QueryFailed
 from holdfast.spark.pipeline import OutputStatus, Pipeline
 from holdfast.spark.tables import read_manifest
+from holdfast.wire.otlp.decode import decode_rows
+from holdfast.wire.otlp.raw import RawRequest, raw_rows
+from holdfast.wire.otlp.signals import Signal
 from tests.e2e.served import free_port
 from tests.spark.stores import fill, made
 from tests.tidy.tree import ROOT
+from tests.unit.dataflow.flows import HttpServer
+from tests.unit.dataflow.otlp_samples import logs_request
 from tests.unit.server.admin.running import Running
 
 PATIENCE_S = 60.0
@@ -81,6 +87,40 @@ def test_a_pipeline_at_a_server_confirms_with_a_subscriber_for_each_output(spark
     assert sorted(
         ds.dataset(read_manifest(tmp_path / "a").files, format="parquet").to_table().column("n").to_pylist()
     ) == list(range(1, 21))
+
+
+def test_otlp_leaves_as_requests_and_the_console_of_the_server_knows(spark: SparkSession, tmp_path: Path) -> None:
+    bodies = [logs_request(count).SerializeToString() for count in (2, 3)]
+    with Running(tmp_path / "d") as server, HttpServer() as collector:
+        server.store.commit("otlp.logs", raw_rows(Signal.LOGS, [RawRequest(body, "grpc", 1) for body in bodies]))
+        server.store.flush()
+        pipeline = (
+            Pipeline.builder("p", checkpoint=str(tmp_path / "c"))
+            .source("raw", channel="otlp.logs", addr=f"http://127.0.0.1:{server.port}")
+            .step("logs", decode="otlp.logs")
+            .output("out", format="otlp", addr=f"http://127.0.0.1:{collector.port}")
+            .build()
+        )
+        pipeline.plan(spark)
+
+        def stop_once_known(_statuses: list[OutputStatus]) -> None:
+            if server.state.queries.current():
+                pipeline.stop()
+
+        pipeline.run(spark, on_look=stop_once_known)
+        (known,) = server.state.queries.current()
+    assert (known.name, known.channels, known.batch, known.behind) == ("p.out", ("otlp.logs",), 0, 0)
+    sent = decode_rows(Signal.LOGS, pa.array([body for _, _, body in collector.taken], pa.binary()))
+    stored = decode_rows(Signal.LOGS, pa.array(bodies, pa.binary()))
+    assert sent.column("body").to_pylist() == stored.column("body").to_pylist()
+    keys = [headers["idempotency-key"].split("/")[1:] for _, headers, _ in collector.taken]
+    assert keys == [["0", "0", "0"]]
+
+
+def test_a_plan_refuses_otlp_of_rows_that_are_no_telemetry(spark: SparkSession, tmp_path: Path) -> None:
+    made(tmp_path / "d", segments=1, events=1)
+    with pytest.raises(InvalidConfig, match=r"outputs\.o.*no OTLP"):
+        build(tmp_path, ("o", {"format": "otlp", "addr": "http://127.0.0.1:4318"})).plan(spark)
 
 
 @pytest.mark.long

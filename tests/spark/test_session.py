@@ -11,9 +11,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from holdfast import Store
+from holdfast.spark import report
 from holdfast.spark.session import package_zip
 from tests.spark.stores import fill, made
 from tests.spark.test_columns import COLUMNS, everything
+from tests.unit.dataflow.flows import until
 from tests.unit.server.admin.running import Running
 
 
@@ -70,6 +72,22 @@ def test_available_now_reads_all_in_limited_batches_and_confirms_the_last(spark:
         assert (lag.mark, lag.gaps) == (35, ())
     found = spark.read.parquet(str(tmp_path / "out"))
     assert sorted(row["n"] for row in found.collect()) == list(range(1, 36))
+
+
+def test_queries_of_a_session_are_told_to_the_console_while_it_reports(spark: SparkSession, tmp_path: Path) -> None:
+    with Running(tmp_path / "d") as server:
+        fill(server.store, "t", segments=1, events=10)
+        addr = f"http://127.0.0.1:{server.port}"
+        stream = spark.readStream.format("holdfast").option("addr", addr).option("channel", "t").load()
+        with report(spark, addr=addr):
+            query = stream.writeStream.format("noop").queryName("mine").start()
+            try:
+                query.processAllAvailable()
+                until(lambda: bool(server.state.queries.current()))
+            finally:
+                query.stop()
+        (known,) = server.state.queries.current()
+        assert (known.name, known.channels, known.rows, known.behind) == ("mine", ("t",), 10, 0)
 
 
 def test_what_is_sent_to_executors_can_be_imported_by_itself(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ what to do next.
 | groups.py | the commands of channels, subscribers, segments and token, and their options |
 | producing.py | the commands `send`, `tail` and `slots`, and their options |
 | send.py | `holdfast send`: a file or lines to a channel |
+| query.py | `holdfast query`: SQL over channels |
 | top.py | `holdfast top`: a running server in the terminal, live |
 | doctor/ | `holdfast doctor`: is this machine fit to run a server |
 | tail.py | `holdfast tail`: events of a channel as they come |

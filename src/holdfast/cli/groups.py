@@ -117,6 +117,30 @@ def subscribers_rm(
         raise typer.Exit(_group("subscribers").run_rm(name, directory=data, config=config, as_json=as_json))
 
 
+@subscribers.command("reset")
+def subscribers_reset(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A subscriber.")],
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="PLACE", help="first, new, last, seq:N or time:T.")],
+    channel: Annotated[
+        str | None, typer.Option(metavar="CHANNEL", help="Only in this channel; without it, in all.")
+    ] = None,
+    data: Data = HERE,
+    config: Config = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put a subscriber at another place: back, to get events again, or on, to skip them.
+
+    Says what will be delivered again and what is skipped; nothing is counted as lost. What is not in
+    the store any more cannot come again. `seq:N` is the first event it gets; T is as 2026-01-31T12:00:00Z.
+    The store must not be in use (exit code 3). Asks first; where nobody can answer, --yes is needed (exit code 2).
+    """
+    with answering("subscribers reset", as_json=as_json):
+        run = _group("subscribers").run_reset
+        raise typer.Exit(run(name, channel=channel, to=to, directory=data, config=config, yes=yes, as_json=as_json))
+
+
 @segments.command("ls")
 def segments_ls(
     channel: Annotated[str | None, typer.Argument(metavar="CHANNEL", help="Only those of this channel.")] = None,
@@ -150,6 +174,9 @@ def segments_show(
         raise typer.Exit(_group("segments").run_show(number, directory=data, config=config, as_json=as_json))
 
 
+ServerData = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="The directory of the store. Default: data.")
+]
 ServerFile = Annotated[
     Path | None,
     typer.Option("--config", "-c", metavar="FILE", help="The server's configuration file, for `data` and `auth`."),
@@ -163,7 +190,7 @@ def token_create(
     expires: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long it holds: 30d, 12h. Without it, for ever.")
     ] = None,
-    data: Data = HERE,
+    data: ServerData = None,
     config: ServerFile = None,
     as_json: Json = False,
 ) -> None:
@@ -179,7 +206,7 @@ def token_create(
 
 
 @tokens.command("ls")
-def token_ls(data: Data = HERE, config: ServerFile = None, as_json: Json = False) -> None:
+def token_ls(data: ServerData = None, config: ServerFile = None, as_json: Json = False) -> None:
     """List the tokens: id, name, state and times. Secrets cannot be shown again."""
     with answering("token ls", as_json=as_json):
         raise typer.Exit(_group("token").run_ls(data, config=config, as_json=as_json))
@@ -189,7 +216,7 @@ def token_ls(data: Data = HERE, config: ServerFile = None, as_json: Json = False
 def token_revoke(
     which: Annotated[str, typer.Argument(metavar="ID|NAME", help="One token by its id, or all of a name.")],
     *,
-    data: Data = HERE,
+    data: ServerData = None,
     config: ServerFile = None,
     as_json: Json = False,
 ) -> None:

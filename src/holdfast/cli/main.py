@@ -194,6 +194,35 @@ def top(
 
 
 @app.command()
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help='For example: select count(*) from "logs.web"')],
+    *,
+    addr: Annotated[
+        str, typer.Option(metavar="URL", help="The admin address of a running server.")
+    ] = "http://127.0.0.1:9001",
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Instead: a store that no process has open.")
+    ] = None,
+    token_file: Annotated[str, typer.Option("--token-file", metavar="FILE", help="A token for the server.")] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a .parquet or .csv file.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="The most rows a table shows; 0 is all.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Run SQL over channels, including events that came in a moment ago.
+
+    Every channel is a table with its columns, `_seq`, `_committed_id` and `_ingested_at`. Examples: `holdfast query
+    "select symbol, sum(qty) from trades group by symbol"`, `holdfast query 'select * from "logs.web"' -o web.parquet`.
+    All events of the channels it names are read into memory; use Spark for more. Needs the extra `query`.
+    """
+    with answering("query", as_json=as_json):
+        run = import_needing("query", "holdfast.cli.query").run
+        options = {"addr": addr, "data": data, "token_file": token_file, "output": output, "limit": limit}
+        raise typer.Exit(run(sql, **options, as_json=as_json))
+
+
+@app.command()
 def doctor(
     *,
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where the store is or will be.")] = Path("data"),

@@ -1,15 +1,18 @@
-"""`holdfast subscribers`: how far each subscriber is, what it is owed, what it lost; remove one.
+"""`holdfast subscribers`: how far each subscriber is, what it is owed, what it lost; remove one, or put it elsewhere.
 
 Promise: `ls` and `show` only look (picture.py); confirmations count as soon as they are in the acknowledgement log.
-`rm` takes the store's lock and says what was still owed. Leases are known only to the process that gave them.
+`rm` and `reset` take the store's lock; `rm` says what was still owed, `reset` what comes again and what is skipped.
+Leases are known only to the process that gave them.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
@@ -17,8 +20,11 @@ from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.channels import NOTHING, lasting, print_table, title
 from holdfast.cli.display import count, make_console, make_table, moment, several, shortened, size
 from holdfast.cli.picture import CHANGE_NOTHING, Picture, look, read_config
+from holdfast.cli.tail import position
+from holdfast.errors import BadRequest
 from holdfast.store.catalog import Loss
 from holdfast.store.store import Store
+from holdfast.store.subscribers.moves import Move
 from holdfast.store.subscribers.registry import SubscriberState
 from holdfast.store.subscribers.subscriber import ChannelLag
 
@@ -164,3 +170,45 @@ def run_rm(name: str, *, directory: Path, config: Path | None, as_json: bool) ->
     rest = f"{several(owed, 'event')} were still owed to it: {where}" if owed else "nothing was owed to it"
     console.print(f"removed subscriber {escape(name)}; {escape(rest)}", soft_wrap=True)
     return ExitCode.DONE
+
+
+# ---------------------------------------------------------------------------------------------------------------- reset
+
+
+def run_reset(
+    name: str, *, channel: str | None, to: str, directory: Path, config: Path | None, yes: bool, as_json: bool
+) -> ExitCode:
+    """Put a subscriber at another place; NO if the person says so."""
+    where = position(to, option="--to")
+    settings = read_config(config, without=CHANGE_NOTHING)
+    look(directory, settings).subscriber(name)
+    if not yes and (as_json or not sys.stdin.isatty()):
+        raise BadRequest(f"resetting subscriber {name!r} delivers events again, or skips them; add --yes to do it")
+    console = make_console(quiet=as_json)
+    with Store.open(directory, settings, inline=True) as store:
+        if not yes and not _may_move(console, name, store.handing.plan_reset(name, channel, to=where)):
+            console.print("Nothing was changed.")
+            return ExitCode.NO
+        moves = store.handing.reset(name, channel, to=where)
+    if as_json:
+        answer_json("subscribers reset", {"subscriber": name, "to": to, "channels": moves})
+        return ExitCode.DONE
+    console.print(f"reset subscriber {escape(name)} to {escape(to)}", soft_wrap=True)
+    _show_moves(console, moves)
+    return ExitCode.DONE
+
+
+def _may_move(console: Console, name: str, moves: Sequence[Move]) -> bool:
+    title(console, f"subscriber {name}: what would change", [])
+    _show_moves(console, moves)
+    return typer.confirm("Put it there?", default=False)
+
+
+def _show_moves(console: Console, moves: Sequence[Move]) -> None:
+    for move in moves:
+        told = [f"mark {count(move.mark_before)} to {count(move.mark)}"]
+        told += [f"{several(move.again, 'event')} to be delivered again"] if move.again else []
+        told += [f"{several(move.skipped, 'event')} skipped"] if move.skipped else []
+        console.print(f"  {escape(move.channel)}: {', '.join(told)}", soft_wrap=True)
+    if not moves:
+        console.print("  it follows no channel yet", soft_wrap=True)

@@ -68,7 +68,7 @@ def _print(delivery: Delivery, left: int | None) -> int:
     return 0 if left is None else left - len(rows)
 
 
-def position(text: str) -> str | int | datetime:
+def position(text: str, *, option: str = "--from") -> str | int | datetime:
     """`first`, `new`, `last`, `seq:N` or `time:T`."""
     kind, _, value = text.partition(":")
     if text in ("first", "new", "last"):
@@ -83,4 +83,4 @@ def position(text: str) -> str | int | datetime:
         if found is not None and found.tzinfo is not None:
             return found
     allowed = "first, new, last, seq:N, or time:T with T as 2026-01-31T12:00:00Z"
-    raise BadRequest(f"--from {text[:80]!r} is no position; allowed: {allowed}")
+    raise BadRequest(f"{option} {text[:80]!r} is no position; allowed: {allowed}")

@@ -7,6 +7,7 @@ error. A server that runs need not be told; it watches the file.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -27,9 +28,11 @@ from holdfast.server.access.tokens import Token, TokenFile
 EXPIRES_MAX_NS = 100 * 365 * DAY
 
 
-def _file(directory: Path, config: Path | None) -> TokenFile:
-    """The token file of a data directory, or of the server that runs with a configuration file."""
-    server = ServerConfig(data=str(directory)) if config is None else read_settings(config).server
+def _file(directory: Path | None, config: Path | None) -> TokenFile:
+    """The token file of the server that runs with these: as for `serve`, a directory wins over the file's."""
+    server = ServerConfig() if config is None else read_settings(config).server
+    if directory is not None:
+        server = replace(server, data=str(directory))
     return TokenFile(LocalFilesystem(), server.tokens_path.absolute())
 
 
@@ -44,7 +47,9 @@ def _facts(token: Token, now_ns: int) -> dict[str, object]:
     }
 
 
-def run_create(name: str, *, expires: str | None, directory: Path, config: Path | None, as_json: bool) -> ExitCode:
+def run_create(
+    name: str, *, expires: str | None, directory: Path | None, config: Path | None, as_json: bool
+) -> ExitCode:
     """A new token."""
     clock: Clock = SystemClock()
     file, now_ns = _file(directory, config), clock.wall_ns()
@@ -69,7 +74,7 @@ def _lifetime_ns(text: str) -> int:
     return lifetime_ns
 
 
-def run_ls(directory: Path, *, config: Path | None, as_json: bool) -> ExitCode:
+def run_ls(directory: Path | None, *, config: Path | None, as_json: bool) -> ExitCode:
     """All tokens, oldest first."""
     clock: Clock = SystemClock()
     file, now_ns = _file(directory, config), clock.wall_ns()
@@ -89,7 +94,7 @@ def run_ls(directory: Path, *, config: Path | None, as_json: bool) -> ExitCode:
     return ExitCode.DONE
 
 
-def run_revoke(which: str, *, directory: Path, config: Path | None, as_json: bool) -> ExitCode:
+def run_revoke(which: str, *, directory: Path | None, config: Path | None, as_json: bool) -> ExitCode:
     """One by its id, or all of a name."""
     clock: Clock = SystemClock()
     now_ns = clock.wall_ns()

@@ -81,7 +81,9 @@ class Gallery:
         state = self._state
         figures = figures_of(state)
         connections = tuple(replace(item) for item in state.connections[:CONNECTIONS_MAX])
-        return await on_thread(take, state.store, figures, connections, at_ns=state.clock.wall_ns())
+        return await on_thread(
+            take, state.store, figures, connections, state.queries.current(), at_ns=state.clock.wall_ns()
+        )
 
 
 async def live(request: Request) -> Response:

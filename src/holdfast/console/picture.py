@@ -17,7 +17,9 @@ from holdfast import __version__
 from holdfast.clock import NS_PER_S
 from holdfast.server.access import Principal
 from holdfast.server.admin.metrics import ServerFigures
+from holdfast.server.admin.querying import may_see
 from holdfast.server.admin.views import sees, subscriber_facts
+from holdfast.server.queries import QueryNews
 from holdfast.server.state import ConnectionInfo
 from holdfast.store.listing import ChannelSummary
 from holdfast.store.statistics import StoreStatistics
@@ -46,9 +48,18 @@ class Picture:
     caps: Json
     disk: tuple[int, int]
     """Bytes of the file system, and how many are free."""
+    queries: tuple[QueryNews, ...] = ()
+    """Spark queries that told how they are doing."""
 
 
-def take(store: Store, figures: ServerFigures, connections: tuple[ConnectionInfo, ...], *, at_ns: int) -> Picture:
+def take(
+    store: Store,
+    figures: ServerFigures,
+    connections: tuple[ConnectionInfo, ...],
+    queries: tuple[QueryNews, ...] = (),
+    *,
+    at_ns: int,
+) -> Picture:
     """The server now; reads the store, so a loop hands it to a thread."""
     config = store.config
     usage = shutil.disk_usage(store.path)
@@ -70,6 +81,7 @@ def take(store: Store, figures: ServerFigures, connections: tuple[ConnectionInfo
             "memory_bytes": config.memory_limit_bytes,
         },
         disk=(usage.total, usage.free),
+        queries=queries,
     )
 
 
@@ -85,6 +97,7 @@ def shown(picture: Picture, caller: Principal, known: dict[str, ChannelSummary])
         "server": _server(picture.figures),
         "channels": {"changed": [_channel(item) for item in changed], "gone": gone, "total": len(visible)},
         "subscribers": _subscribers(picture.subscribers, caller),
+        "queries": [_query(item) for item in picture.queries if may_see(caller, item)],
     }
     if caller.may("admin"):
         found |= _for_administrators(picture)
@@ -109,6 +122,19 @@ def _subscribers(found: Iterable[SubscriberStatistics], caller: Principal) -> li
     shown_to = [facts for item in found if (facts := subscriber_facts(item, caller)) is not None]
     shown_to.sort(key=lambda facts: -sum(lag["events"] for lag in facts["channels"]))  # type: ignore[attr-defined]
     return shown_to[:SUBSCRIBERS_MAX]
+
+
+def _query(item: QueryNews) -> Json:
+    return {
+        "name": item.name,
+        "batch": item.batch,
+        "rows_per_s": item.rows_per_s,
+        "rows": item.rows,
+        "behind": item.behind,
+        "batch_s": item.batch_s,
+        "at": item.at_ns / NS_PER_S,
+        "error": item.error,
+    }
 
 
 def _for_administrators(picture: Picture) -> Json:

@@ -18,9 +18,5 @@ connection; what was answered with `ack_sync` never comes again. A consumer hold
 | hopper.py | deliveries between the I/O thread and the application |
 | answers.py | acknowledgements on their way: collected, sent together |
 | link.py | the I/O thread: carries out what the core decides |
+| adminclient.py | a client of the admin HTTP that outlasts restarts of the server |
 """
-
-from holdfast.consumer.asyncconsumer import AsyncConsumer
-from holdfast.consumer.consumer import Consumer
-
-__all__ = ["AsyncConsumer", "Consumer"]

@@ -71,7 +71,7 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Consumer:
-    """See the module. `keys` are those of a subscription (docs/reference/consumer.md) and of the connect string."""
+    """See the module. `keys` are those of a subscription (docs/howto/consume-events.md) and of the connect string."""
 
     def __init__(
         self,

@@ -13,6 +13,7 @@
 | filters.py | which rows of a batch a subscription wants |
 | filterparser.py | from the text of a filter to its tree; pure |
 | settling.py | outcomes on their way to the store, many with one sync |
+| totals.py | what delivery counts, for metrics |
 | refusals.py | from errors to the codes a consumer is refused with |
 """
 

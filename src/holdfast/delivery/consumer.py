@@ -278,6 +278,7 @@ class ConsumeHandler:
         else:
             done = feed.extend(number, request)
             answered.later(None)
+        self._desk.totals.stale += done[1]
         answered.known(done)
         if self._finishing and self._holds_nothing():
             self._farewell()

@@ -25,6 +25,7 @@ from holdfast.delivery.pieces import Pieces
 from holdfast.delivery.redelivery import Span
 from holdfast.delivery.refusals import refusal
 from holdfast.delivery.settling import Settler
+from holdfast.delivery.totals import Totals, figures_of
 from holdfast.errors import Closed, HoldfastError, StoreFailed
 from holdfast.server.state import ServerState
 from holdfast.store.reading import Position
@@ -89,7 +90,9 @@ class DeliveryDesk:
         self._watch = self.port.watch()
         self._woken = False
         self._closed = False
+        self.totals = Totals()
         state.store.on_answered(self._answered)
+        state.more_figures.append(lambda: figures_of(self.statistics(), self.totals))
         self._ticking = self.loop.call_later(TICK_S, self._tick)
 
     @property

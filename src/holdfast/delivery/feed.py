@@ -350,6 +350,8 @@ class Feed:
             return
         member = subscription.member
         member.delivered += cut.rows
+        self._desk.totals.delivered += cut.rows
+        self._desk.totals.redelivered += cut.rows if cut.attempt > 1 else 0
         if member.holds:
             self.book.deliver(
                 member.number,
@@ -443,6 +445,8 @@ class Feed:
             if error is not None:
                 self._desk.note(error)
                 self.book.again(dead, due_ns=self._desk.now_ns() + RETRY_NS)
+            else:
+                self._desk.totals.dead += _count(spans)
             if answered is not None:
                 answered(error if isinstance(error, HoldfastError) else None)
             self.wake()

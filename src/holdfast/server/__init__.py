@@ -13,6 +13,7 @@
 | ingest.py | one connection's frames into the store, and the answers back |
 | ingestdesk.py | what all ingest connections share: bounds, threads, the wake-up after a commit |
 | refusals.py | errors as categories and texts |
+| queries.py | Spark queries that tell how they are doing |
 | state.py | what the parts share: store, settings, connections, counters |
 | access/ | who is calling, what they may do, how much |
 | admin/ | the admin HTTP server |

@@ -4,7 +4,8 @@ Promises:
 
 - Only whole, masked messages reach the handler. A fragment, a reserved bit or a continuation closes with 1002, a text
   where none is spoken with 1003; `picows` closes with 1002 for malformed and unmasked frames and with 1009 for large
-  ones before they are here.
+  ones before they are here. Where browsers are spoken to, a message may come in several frames, since they cut long
+  ones: they are put together up to `parts_bytes_max`, and beyond it closed with 1009.
 - Reading stops while anybody has a reason to (`pause`) and goes on when the last one took it back. What had arrived
   before still comes, at most one read buffer.
 - A peer that does not read is not read either, so its answers never pile up; one that is silent is asked (ping), then
@@ -80,13 +81,22 @@ class Connection(WSListener):
     """The socket's side of a connection. Everything happens on the event loop."""
 
     def __init__(
-        self, info: ConnectionInfo, principal: Principal, *, speaks_text: bool, on_close: Callable[[Connection], None]
+        self,
+        info: ConnectionInfo,
+        principal: Principal,
+        *,
+        speaks_text: bool,
+        parts_bytes_max: int = 0,
+        on_close: Callable[[Connection], None],
     ) -> None:
         self.info = info
         self.principal = principal
         self.handler: Handler
         self.transport: WSTransport
         self._kind = WSMsgType.TEXT if speaks_text else WSMsgType.BINARY
+        self._parts_bytes_max = parts_bytes_max
+        self._parts = bytearray()  # of a message whose last frame has not come
+        self._in_parts = False
         self.on_flow: Callable[[bool], None] | None = None
         """For what paces itself: told whether the peer takes what it is sent, in place of a pause of reading."""
         self._on_close = on_close
@@ -108,19 +118,40 @@ class Connection(WSListener):
     def on_ws_frame(self, _transport: WSTransport, frame: WSFrame) -> None:
         """A frame came in."""
         self._heard = True
-        self.tail_bytes = frame.tail_size
+        self.tail_bytes = frame.tail_size + len(self._parts)
         if self._closing:
             if frame.msg_type == WSMsgType.CLOSE:
                 self.transport.disconnect()
             return
         kind = frame.msg_type
-        if kind == self._kind and frame.fin and not (frame.rsv1 or frame.rsv2 or frame.rsv3):
+        if kind == self._kind and frame.fin and not (self._in_parts or frame.rsv1 or frame.rsv2 or frame.rsv3):
             self.handler.message(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             self.close(WSCloseCode.OK)
             self.transport.disconnect()
         elif kind not in {WSMsgType.PING, WSMsgType.PONG}:
-            self._refuse(frame)
+            if self._is_part(frame):
+                self._add_part(frame)
+            else:
+                self._refuse(frame)
+
+    def _is_part(self, frame: WSFrame) -> bool:
+        expected = WSMsgType.CONTINUATION if self._in_parts else self._kind
+        return bool(
+            self._parts_bytes_max and frame.msg_type == expected and not (frame.rsv1 or frame.rsv2 or frame.rsv3)
+        )
+
+    def _add_part(self, frame: WSFrame) -> None:
+        self._in_parts = not frame.fin
+        self._parts += frame.get_payload_as_bytes()
+        if len(self._parts) > self._parts_bytes_max:
+            self._parts = bytearray()
+            self.info.last_error = f"a message in parts has more than {self._parts_bytes_max} bytes"
+            self.close(WSCloseCode.MESSAGE_TOO_BIG, self.info.last_error)
+        elif frame.fin:
+            whole, self._parts = bytes(self._parts), bytearray()
+            self.handler.message(whole)
+        self.tail_bytes = frame.tail_size + len(self._parts)
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         """The socket is gone."""
@@ -194,10 +225,11 @@ class Connection(WSListener):
         self.transport.disconnect(graceful=False)
 
     def _refuse(self, frame: WSFrame) -> None:
-        fragment = frame.msg_type == WSMsgType.CONTINUATION or not frame.fin
+        fragment = frame.msg_type == WSMsgType.CONTINUATION or not frame.fin or self._in_parts
         reserved = frame.rsv1 or frame.rsv2 or frame.rsv3
         if fragment or reserved:
-            code, reason = WSCloseCode.PROTOCOL_ERROR, "a message is one frame without reserved bits"
+            frames = "whole, or its frames in order," if self._parts_bytes_max else "one frame"
+            code, reason = WSCloseCode.PROTOCOL_ERROR, f"a message is {frames} without reserved bits"
         else:
             spoken = "text" if self._kind == WSMsgType.TEXT else "binary"
             code, reason = WSCloseCode.UNSUPPORTED_DATA, f"messages are {spoken}"

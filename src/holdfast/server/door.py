@@ -71,6 +71,8 @@ class Opening:
     handler: Callable[[Connection], Handler]
     headers: tuple[tuple[str, str], ...] = ()
     speaks_text: bool = False
+    parts_bytes_max: int = 0
+    """What a message that comes in several frames may have; 0 takes none."""
 
 
 Route = Callable[[Upgrade], "Opening | Refusal"]
@@ -203,7 +205,13 @@ class Door:
         state = self.state
         info = ConnectionInfo(self._next_id, peer, principal.name, opening.kind, state.clock.monotonic_ns())
         self._next_id += 1
-        connection = Connection(info, principal, speaks_text=opening.speaks_text, on_close=self._closed)
+        connection = Connection(
+            info,
+            principal,
+            speaks_text=opening.speaks_text,
+            parts_bytes_max=opening.parts_bytes_max,
+            on_close=self._closed,
+        )
         connection.handler = opening.handler(connection)
         self.connections[info.id] = connection
         state.connections_by_id[info.id] = info

@@ -13,6 +13,7 @@ from holdfast.clock import Clock
 from holdfast.config.server import ServerConfig
 from holdfast.errors import HoldfastError
 from holdfast.server.access import Gatekeeper
+from holdfast.server.queries import Queries
 from holdfast.store.store import Store
 from holdfast.tier import Tier
 
@@ -66,6 +67,8 @@ class Figure:
     text: str
     value: float
     is_counter: bool = False
+    label: tuple[str, str] | None = None
+    """Name and value, where several figures share a name; these follow each other."""
 
 
 @dataclass(slots=True)
@@ -88,6 +91,11 @@ class ServerState:
     totals: Totals = field(default_factory=Totals)
     more_figures: list[Callable[[], Sequence[Figure]]] = field(default_factory=list)
     """What parts above the server add to its metrics; asked on the loop."""
+    queries: Queries = field(init=False)
+    """Spark queries that told how they are doing."""
+
+    def __post_init__(self) -> None:
+        self.queries = Queries(self.clock)
 
     @property
     def connections(self) -> list[ConnectionInfo]:

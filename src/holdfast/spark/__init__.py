@@ -26,15 +26,18 @@ Spark has surely committed, so that nothing is evicted before.
 | tables/ | Parquet, Delta and Iceberg tables |
 | columns.py | channel columns as Spark columns |
 | otlp.py | OTLP requests that were kept as they came, opened on executors |
+| otlpsink.py | rows of OTLP columns to a server over HTTP, from `foreachBatch` |
 | access.py | what the source needs of a store, wherever it is |
 | embedded.py | access to the store in a directory |
 | remote.py | access to the store of a running server; the subscriber there |
 | many.py | several servers in one query |
 | tiered.py | access to the object store of a server, alone or behind another access |
-| adminclient.py | a client of the admin HTTP that outlasts restarts of the server |
 | sink.py | rows into a channel, once |
 | sinkoptions.py | the options of what is written |
 | frames.py | the rows of a task as frames |
+| progress.py | what a progress report says of a query |
+| reporting.py | queries told to the consoles of their servers |
+| reasons.py | what an exception of Spark says, and whether to try again |
 | java.py | a Java for Spark, from the wheel where there is none |
 | jobs/ | export, replay, figures of channels; compaction asked of a server |
 | pipeline/ | pipelines from YAML or a program: read, checked, run, watched |
@@ -42,7 +45,8 @@ Spark has surely committed, so that nothing is evicted before.
 """
 
 from holdfast.spark.landing import land
+from holdfast.spark.reporting import Reporting, report
 from holdfast.spark.session import register, session
 from holdfast.spark.sink import write_batch
 
-__all__ = ["land", "register", "session", "write_batch"]
+__all__ = ["Reporting", "land", "register", "report", "session", "write_batch"]

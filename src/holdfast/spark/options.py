@@ -149,7 +149,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     patterns = _patterns(given.get("channel", ""))
     read = SourceOptions(
         path=given.get("path", ""),
-        addr=",".join(dict.fromkeys(read_address(part.strip()) for part in given.get("addr", "").split(",") if part)),
+        addr=",".join(read_addresses(given.get("addr", ""))),
         patterns=patterns,
         subscriber=given.get("subscriber", ""),
         starting=_positions("startingOffsets", given.get("startingoffsets", "earliest"), patterns),
@@ -251,6 +251,11 @@ def _patterns(text: str) -> tuple[str, ...]:
         reason = f"has {len(patterns)} names; give 1 to {CHANNELS_MAX} names or globs, separated by commas"
         raise InvalidConfig(key="channel", reason=reason)
     return patterns
+
+
+def read_addresses(text: str) -> list[str]:
+    """Several of them, separated by commas, each once."""
+    return list(dict.fromkeys(read_address(part.strip()) for part in text.split(",") if part.strip()))
 
 
 def read_address(text: str) -> str:

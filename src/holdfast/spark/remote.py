@@ -16,11 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.consumer.adminclient import AdminClient
 from holdfast.disk.filesystem import Mode
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest, UnknownChannel
 from holdfast.spark.access import ChannelFacts, SegmentRef
-from holdfast.spark.adminclient import AdminClient
 from holdfast.spark.embedded import open_file
 from holdfast.spark.options import Place, SourceOptions
 from holdfast.store.segments.reader import SegmentReader

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.clock import NS_PER_S
+from holdfast.consumer.adminclient import AdminClient
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest
 from holdfast.model.evolution import merge_schemas
 from holdfast.spark.access import ChannelFacts, StoreAccess
-from holdfast.spark.adminclient import AdminClient
 from holdfast.spark.admission import Offsets, canonical
 from holdfast.spark.columns import spark_schema
 from holdfast.spark.embedded import EmbeddedAccess

@@ -26,9 +26,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from holdfast.consumer.adminclient import AdminClient
 from holdfast.errors import BadRequest, InvalidConfig, ReplayDiffers
 from holdfast.model.schema import SYSTEM_COLUMNS
-from holdfast.spark.adminclient import AdminClient
 from holdfast.spark.frames import spooled
 from holdfast.spark.sinkoptions import SinkOptions
 from holdfast.telemetry import event

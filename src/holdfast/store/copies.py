@@ -78,6 +78,8 @@ class Copies:
         self._sizes: OrderedDict[int, tuple[Path, int]] = OrderedDict()  # least recently read first
         self._unproven: set[int] = set()  # left by an earlier process, and not read yet
         self._bytes = 0
+        self._coming_bytes = 0
+        self._room = threading.Condition(self._lock)
         self._fetching: dict[int, Future[Path]] = {}
         self._parts: OrderedDict[int, None] = OrderedDict()
         self._hits = self._fetches = self._fetched_bytes = self._parts_read = self._evictions = 0
@@ -211,9 +213,28 @@ class Copies:
         )
 
     def _fetch(self, segment: PublishedSegment) -> Path:
-        """Room first, so that the bound holds while it comes."""
-        source, path = self._source_of(segment), self._path(segment)
-        self._trim(source.cache_bytes - segment.size_bytes)
+        """Room first, so that the bound holds while it comes; those that do not fit beside each other come in turn."""
+        source, path, size_bytes = self._source_of(segment), self._path(segment), segment.size_bytes
+        with self._room:
+            self._room.wait_for(lambda: self._coming_bytes + size_bytes <= max(size_bytes, source.cache_bytes))
+            self._coming_bytes += size_bytes
+        has_come = False
+        try:
+            self._trim(source.cache_bytes)
+            self._copy(segment, source, path)
+            has_come = True
+        finally:
+            with self._room:
+                self._coming_bytes -= size_bytes
+                if has_come:
+                    self._sizes[segment.meta.segment_seq] = (path, size_bytes)
+                    self._bytes += size_bytes
+                    self._fetches += 1
+                    self._fetched_bytes += size_bytes
+                self._room.notify_all()
+        return path
+
+    def _copy(self, segment: PublishedSegment, source: SegmentSource, path: Path) -> None:
         try:
             self._filesystem.makedir(self._folder)
             source.copy(segment, path)
@@ -222,17 +243,11 @@ class Copies:
                 raise
             self._trim(0)
             raise DiskFull(file=path, reason=error.strerror or str(error)) from error
-        with self._lock:
-            self._sizes[segment.meta.segment_seq] = (path, segment.size_bytes)
-            self._bytes += segment.size_bytes
-            self._fetches += 1
-            self._fetched_bytes += segment.size_bytes
-        return path
 
     def _trim(self, limit_bytes: int) -> None:
         while True:
             with self._lock:
-                if self._bytes <= max(0, limit_bytes) or not self._sizes:
+                if self._bytes <= max(0, limit_bytes - self._coming_bytes) or not self._sizes:
                     return
                 number, (path, size_bytes) = self._sizes.popitem(last=False)
                 self._unproven.discard(number)

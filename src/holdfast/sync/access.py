@@ -34,6 +34,8 @@ SECRET_BYTES_MIN = 32
 """Shorter shared secrets are guessed."""
 TOKEN_CHARS_MAX = 16 << 10
 PATTERNS_CACHED_MAX = 4096
+TIME_MAX_S = 10**12
+"""Times of tokens are before the year 33000."""
 
 
 class Member(Protocol):
@@ -51,7 +53,10 @@ class Tokens(Protocol):
     """How the server's own tokens are judged for one connection."""
 
     def sign_in(self, token: str) -> Member:
-        """Whom the token names; `AccessRefused` if nobody."""
+        """Whom the token names; `AccessRefused` if nobody, which was noted."""
+
+    def note_failure(self, reason: str) -> None:
+        """For the audit log: a client was turned away for another reason."""
 
 
 class SyncAccess:
@@ -78,30 +83,40 @@ class ConnectionAccess:
     def __init__(self, shared: SyncAccess, tokens: Tokens) -> None:
         self._shared = shared
         self._tokens = tokens
+        self._signed_in: Member | None = None
 
     def authenticate(self, greeting: Greeting, *, now_ms: int) -> Identity:
         """Whom the token names; `AuthFailed` if it is not the client that shows it."""
         config = self._shared.config
         if config.auth == "none":
             return Identity(greeting.client_id)
-        if len(greeting.token) > TOKEN_CHARS_MAX:
-            raise AuthFailed("authentication failed: the token is too long")
-        if config.auth == "jwt":
-            return _identity_of(self._claims(greeting.token), greeting, now_ms)
         try:
-            member = self._tokens.sign_in(greeting.token)
+            if len(greeting.token) > TOKEN_CHARS_MAX:
+                raise AuthFailed("authentication failed: the token is too long")
+            if config.auth == "jwt":
+                return _identity_of(self._claims(greeting.token), greeting, now_ms)
+            return self._member(greeting)
+        except AuthFailed as error:
+            self._tokens.note_failure(str(error))
+            raise
         except (AccessRefused, RetryLater) as error:
             raise AuthFailed(f"authentication failed: {error}") from None
+
+    def _member(self, greeting: Greeting) -> Identity:
+        config, member = self._shared.config, self._tokens.sign_in(greeting.token)
         if not member.may("sync", config.channel):
             raise AuthFailed(f"{member.name!r} may not sync channel {config.channel!r}")
         if member.name not in {ANONYMOUS, greeting.client_id, greeting.client_id.partition(":")[0]}:
             raise AuthFailed(
                 f"client {greeting.client_id!r} is not {member.name!r}, nor one of its (`{member.name}:…`)"
             )
+        self._signed_in = member
         return Identity(greeting.client_id, principal=member.name)
 
     def may(self, identity: Identity, verb: str, scopes: Sequence[str]) -> bool:
         """Whether the client may `read` or `write` all of these."""
+        if self._signed_in is not None and not self._signed_in.may("sync", self._shared.config.channel):
+            return False  # the server's own rules, which may have changed since
         return all(self._may(identity, verb, scope) for scope in scopes)
 
     def _may(self, identity: Identity, verb: str, scope: str) -> bool:
@@ -140,8 +155,8 @@ def _identity_of(claims: Mapping[str, Any], greeting: Greeting, now_ms: int) -> 
     if client_id != greeting.client_id:
         raise AuthFailed("the token is for another client")
     ends, begins = claims["exp"], claims.get("nbf", 0)
-    if not isinstance(ends, int | float) or not isinstance(begins, int | float):
-        raise AuthFailed("authentication failed: exp and nbf are numbers")
+    if not _is_time(ends) or not _is_time(begins):
+        raise AuthFailed("authentication failed: exp and nbf are numbers of seconds")
     if now_ms >= ends * 1000:
         raise AuthFailed("the token has expired")
     if now_ms < begins * 1000:
@@ -154,6 +169,11 @@ def _identity_of(claims: Mapping[str, Any], greeting: Greeting, now_ms: int) -> 
         _patterns(claims, "partitions"),
         _patterns(claims, "projects"),
     )
+
+
+def _is_time(value: object) -> bool:
+    """Whether it is a number that a date can have; the reader of tokens lets NaN and Infinity through."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -TIME_MAX_S < value < TIME_MAX_S
 
 
 def _patterns(claims: Mapping[str, Any], name: str) -> tuple[str, ...] | None:

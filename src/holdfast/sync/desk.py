@@ -72,7 +72,7 @@ class SyncDesk:
         self._next_number = 1
         self._closed = False
         self.terms = Terms(
-            message_bytes_max=config.message_bytes_max,
+            message_bytes_max=min(config.message_bytes_max, state.config.ingest_batch_bytes_max),
             subscriptions_max=config.subscriptions_max,
             drafts_max=config.drafts_max,
             heartbeat_timeout_ms=config.heartbeat_timeout_ns // MS,
@@ -107,6 +107,7 @@ class SyncDesk:
             self._model.schemas = schemas
             self._tell_version(old.model_version, config.model_version)
         self.config = replace(old, **{name: getattr(config, name) for name in LIVE})
+        self.hub.check_access(self.now_ms())
         return changed
 
     def _tell_version(self, old: int, new: int) -> None:
@@ -264,6 +265,11 @@ def sync_route(desk: SyncDesk, make: Callable[[SyncDesk, Connection], SyncHandle
         refusal = check_role(desk.state.config.role)
         if refusal is not None:
             return refusal
-        return Opening("sync", lambda connection: make(desk, connection), speaks_text=True)
+        return Opening(
+            "sync",
+            lambda connection: make(desk, connection),
+            speaks_text=True,
+            parts_bytes_max=desk.terms.message_bytes_max,
+        )
 
     return open_sync

@@ -68,10 +68,20 @@ class EventLog:
     def last_committed_id(self) -> int:
         """Of the newest event; of the whole store when the channel is empty, so that no old cursor is in the future."""
         if self._channel in self._store.channels():
-            for batch in self._store.read(self._channel, start="last", columns=["id"], system=["_committed_id"]):
+            start = self._last_given_seq()
+            for batch in self._store.read(self._channel, start=start, columns=["id"], system=["_committed_id"]):
                 if batch.num_rows:
                     return int(batch.column("_committed_id")[-1].as_py())
         return self._store.statistics().next_committed_id - 1
+
+    def _last_given_seq(self) -> int:
+        """Of the newest event: a log that was restored goes on behind numbers that no event has."""
+        seq = self._store.listing.channel(self._channel).next_seq - 1
+        for first, last in sorted(self._store.listing.skipped(self._channel), reverse=True):
+            if last < seq:
+                break
+            seq = min(seq, first - 1)
+        return max(1, seq)
 
     # -- writing ----------------------------------------------------------------------------------------------------
 

@@ -139,13 +139,19 @@ class SyncHandler:
 
     # -- called by the session's access -----------------------------------------------------------------------------
 
+    def note_failure(self, reason: str) -> None:
+        """The client was turned away."""
+        self._desk.state.gatekeeper.note_failure(reason, peer=self.connection.info.peer)
+
     def sign_in(self, token: str) -> Principal:
         """Whom a token of the server names: from now on the connection is theirs. Without one, whoever opened it."""
         gatekeeper, connection = self._desk.state.gatekeeper, self.connection
         if connection.principal.credential.kind != "unknown":
             return connection.principal
         if not token:
-            raise Unauthenticated(reason="connect has no token")
+            error = Unauthenticated(reason="connect has no token")
+            self.note_failure(str(error))
+            raise error
         principal = gatekeeper.authenticate({"authorization": f"Bearer {token}"}, peer=connection.info.peer)
         principal.admit_connection(connection.info.peer)
         connection.principal.release_connection()
@@ -159,4 +165,5 @@ def attach(server: Server, config: SyncConfig) -> SyncDesk:
     desk = SyncDesk(server.state, config, on_failure=server.fail)
     server.door.routes[PATH] = sync_route(desk, SyncHandler)
     server.door.late_paths.add(PATH)
+    server.state.gatekeeper.reserved |= {config.channel, config.snapshots_channel}
     return desk

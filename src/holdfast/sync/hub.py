@@ -146,6 +146,11 @@ class Hub:
         for session, _ in list(self._sessions.values()):
             self._perform(session, session.tell_version(old, new, now_ms))
 
+    def check_access(self, now_ms: int) -> None:
+        """The rules changed."""
+        for session, _ in list(self._sessions.values()):
+            self._perform(session, session.check_access(now_ms))
+
     def fail(self, session: Session, reason: str, now_ms: int) -> None:
         """End one connection; its client comes back."""
         self._perform(session, session.fail(reason, now_ms))

@@ -11,6 +11,7 @@ from holdfast import Store
 from holdfast.cli.channels import lasting
 from holdfast.cli.subscribers import ranges
 from tests.unit.cli.followed_store import CONFIG, call, call_json, make_store, own_figures, refusal
+from tests.unit.cli.test_channels import typed
 from tests.unit.store.left_behind import flip
 
 
@@ -127,6 +128,85 @@ def test_removed_subscriber_is_gone_and_others_keep_their_marks(store: Path) -> 
 def test_removing_a_subscriber_deletes_no_events(store: Path) -> None:
     call("subscribers", "rm", "lake", "--data", store)  # by the default settings, trades might go now
     assert [row["events"] for row in call_json("channels", "ls", "--data", store)["channels"]] == [15, 60]
+
+
+# ---------------------------------------------------------------------------------------------------------------- reset
+
+
+def reset(store: Path, *arguments: object) -> dict[str, dict[str, Any]]:
+    result = call_json("subscribers", "reset", "lake", *arguments, "--yes", "--data", store)
+    return {move["channel"]: move for move in result["channels"]}
+
+
+@pytest.mark.parametrize(
+    ("to", "again", "skipped", "mark"),
+    [
+        ("first", 26, 0, 0),
+        ("new", 0, 34, 60),
+        ("last", 0, 33, 59),
+        ("seq:31", 10, 14, 30),
+        ("seq:99999", 0, 34, 60),
+        ("time:2000-01-01T00:00:00Z", 26, 0, 0),
+    ],
+)
+def test_reset_says_what_comes_again_and_what_is_skipped(
+    store: Path, to: str, again: int, skipped: int, mark: int
+) -> None:
+    (move,) = reset(store, "--channel", "trades", "--to", to).values()
+    assert (move["mark_before"], move["mark"]) == (15, mark)
+    assert (move["again"], move["skipped"], move["owed"]) == (again, skipped, 34 + again - skipped)
+    shown = {lag["channel"]: lag for lag in listed(store)["lake"]["channels"]}
+    assert (shown["trades"]["mark"], shown["trades"]["events"]) == (mark, move["owed"])
+    assert shown["orders.eu"]["events"] == 15, "the other channel stays as it was"
+
+
+def test_reset_without_a_channel_moves_all_of_them(store: Path) -> None:
+    text = call("subscribers", "reset", "lake", "--to", "new", "--yes", "--data", store)
+    assert "trades: mark 15 to 60, 34 events skipped" in text
+    assert "orders.eu: mark 0 to 15, 15 events skipped" in text
+    assert listed(store)["lake"]["events"] == 0
+    assert call_json("subscribers", "show", "lake", "--data", store)["losses"] == []
+
+
+def test_after_a_reset_the_subscriber_gets_exactly_what_was_announced(store: Path) -> None:
+    reset(store, "--channel", "trades", "--to", "seq:8")
+    with Store.open(store, CONFIG, inline=True) as opened, opened.subscriber("lake", ["trades", "orders*"]) as lake:
+        leases = list(lake.drain())
+        seqs = [
+            seq for lease in leases if lease.channel == "trades" for seq in range(lease.first_seq, lease.last_seq + 1)
+        ]
+        assert sorted(seqs) == list(range(8, 61))
+        lake.ack("trades", 8, 20)
+    assert {lag["channel"]: lag["mark"] for lag in listed(store)["lake"]["channels"]}["trades"] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("lake", "--to", "first"), "add --yes"),
+        (("lake", "--to", "yesterday", "--yes"), "--to 'yesterday' is no position"),
+        (("lake", "--to", "first", "--channel", "invoices", "--yes"), "invoices"),
+        (("lak", "--to", "first", "--yes"), "did you mean 'lake'?"),
+    ],
+)
+def test_reset_that_is_not_meant_so_changes_nothing(store: Path, arguments: tuple[str, ...], reason: str) -> None:
+    assert reason in refusal("subscribers", "reset", *arguments, "--data", store)
+    assert listed(store)["lake"]["events"] == 49
+
+
+def test_reset_on_a_terminal_shows_what_would_change_and_asks(store: Path) -> None:
+    arguments = ("subscribers", "reset", "lake", "--to", "seq:8", "--channel", "trades", "--data", store)
+    code, said = typed("n", *arguments)
+    assert (code, listed(store)["lake"]["events"]) == (1, 49)
+    assert "Nothing was changed." in said
+    assert "mark 15 to 7" in said
+    code, said = typed("y", *arguments)
+    assert (code, listed(store)["lake"]["events"]) == (0, 53 + 15)
+
+
+def test_reset_waits_for_no_store_that_is_in_use(store: Path) -> None:
+    with Store.open(store, CONFIG, inline=True):
+        refusal("subscribers", "reset", "lake", "--to", "first", "--yes", "--data", store, code=3)
 
 
 # ---------------------------------------------------------------------------------------------------------------- texts

@@ -78,6 +78,9 @@ def test_the_servers_own_file_says_where_tokens_are(tmp_path: Path) -> None:
     assert made["file"] == str(tmp_path / "secrets" / "t.json")
     config.write_text("data: store\n")
     assert call_json("create", "a", "-c", config)["file"] == str(tmp_path / "store" / "access" / "tokens.json")
+    elsewhere = call_json("create", "a", "-c", config, "--data", tmp_path / "other")  # as `serve` would be started
+    assert elsewhere["file"] == str(tmp_path / "other" / "access" / "tokens.json")
+    assert [token["name"] for token in call_json("ls", "-c", config, "--data", tmp_path / "other")["tokens"]] == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.console.picture import shown, take
 from holdfast.server.admin.metrics import figures_of
+from holdfast.server.queries import QueryNews
 from holdfast.server.state import ConnectionInfo
 from holdfast.store.listing import ChannelSummary
 from tests.unit.server.admin.running import Running, batch
@@ -26,7 +27,8 @@ class Watcher:
 
     def look(self) -> dict[str, Any]:
         state = self._server.state
-        picture = take(state.store, figures_of(state), tuple(state.connections), at_ns=state.clock.wall_ns())
+        now_ns = state.clock.wall_ns()
+        picture = take(state.store, figures_of(state), tuple(state.connections), state.queries.current(), at_ns=now_ns)
         found: dict[str, Any] = json.loads(msgspec.json.encode(shown(picture, self._caller, self._known)))
         return found
 
@@ -62,7 +64,7 @@ def test_figures_of_the_whole_server_are_for_administrators(tmp_path: Path) -> N
         server.store.commit("secret", batch(1))
         found = Watcher(server, reader).look()
         assert [row[0] for row in found["channels"]["changed"]] == ["open.a"]
-        assert set(found) == {"at", "server", "channels", "subscribers"}
+        assert set(found) == {"at", "server", "channels", "subscribers", "queries"}
         assert "secret" not in json.dumps(found)
 
 
@@ -91,3 +93,26 @@ def test_store_and_its_bounds_are_in_the_picture(tmp_path: Path) -> None:
         assert found["store"]["events"] == 10
         assert found["caps"]["wal_bytes"] >= found["store"]["wal_bytes"] > 0
         assert found["disk"]["total"] > found["disk"]["free"] > 0
+
+
+def test_spark_queries_are_shown_to_those_who_see_their_channels(tmp_path: Path) -> None:
+    rules = [
+        {"principal": "reader", "allow": "consume", "channels": ["open.>"]},
+        {"principal": "root", "allow": "*"},
+    ]
+    with Running(tmp_path, {"access": rules}) as server:
+        for name, channel in (("lake", "open.a"), ("hidden", "secret")):
+            server.state.queries.tell(QueryNews(name, "x", (channel,), 4, 30, 2.5, 6, 0.5, "", at_ns=7_000_000_000))
+        lake = {
+            "name": "lake",
+            "batch": 4,
+            "rows_per_s": 2.5,
+            "rows": 30,
+            "behind": 6,
+            "batch_s": 0.5,
+            "at": 7.0,
+            "error": "",
+        }
+        assert Watcher(server, server.token("reader")).look()["queries"] == [lake]
+        everything = Watcher(server, server.token("root")).look()["queries"]
+        assert [item["name"] for item in everything] == ["hidden", "lake"]

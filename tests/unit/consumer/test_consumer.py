@@ -85,6 +85,24 @@ def test_lost_connection_is_won_back_and_unanswered_messages_come_again() -> Non
         assert consumer.statistics().reconnects == 1
 
 
+def test_lost_server_is_replaced_by_the_next_of_the_list() -> None:
+    heard = Heard()
+    with serving(lambda peer: deliver(peer, 1, 2)) as one, serving(lambda peer: deliver(peer, 2, 3)) as other:
+        one._upgrade = lambda _headers, number: (101, []) if number == 0 else (503, [])
+        addr = f"127.0.0.1:{one.port},127.0.0.1:{other.port}"
+        with Consumer(addr=addr, channel="trades", durable="d", on_event=heard, **FAST) as consumer:
+            assert [message.seq for message in consumer.fetch(2, PATIENCE_S)] == [1, 2]
+            one.do(one.peers[0].drop)
+            heard.until_kind(EventKind.STATE_RESTORED)
+            following = consumer.next(PATIENCE_S)
+            assert following is not None
+            assert following.seq == 2
+            following.ack_sync()
+            assert acked(other.peers[0]) == [(2, 2)]
+            kinds = [item.kind for item in heard.items if isinstance(item, ConnectionEvent)]
+            assert EventKind.FAILED_OVER in kinds
+
+
 def test_messages_nobody_took_are_dropped_with_their_connection() -> None:
     arrivals = threading.Semaphore(0)
 

@@ -84,6 +84,33 @@ def test_redelivery_comes_after_ack_wait_and_not_before(tmp_path: Path) -> None:
         assert (head.ranges, head.attempt) == (((2, 2),), 2)
 
 
+def test_redeliveries_come_before_new_messages(server: DeliveryServer) -> None:
+    server.commit(1, 2, 3, 4)
+    consumer = server.consumer()
+    consumer.subscribe(durable="d", max_inflight=2)
+    assert consumer.seqs(2) == [1, 2]
+    consumer.nack(2)
+    assert consumer.seqs(1) == [2]
+    consumer.ack(1, 2)
+    assert consumer.seqs(2) == [3, 4]
+
+
+def test_redelivery_does_not_pass_max_inflight(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with DeliveryServer(tmp_path, clock=clock) as server:
+        server.commit(1, 2, 3)
+        consumer = server.consumer()
+        consumer.subscribe(durable="d", ack_wait_ms=1000)
+        assert consumer.seqs(3) == [1, 2, 3]
+        consumer.configure(max_inflight=1)
+        clock.advance(1)
+        server.wake()
+        assert consumer.seqs(1) == [1]
+        consumer.nothing_more()
+        consumer.ack(1)
+        assert consumer.seqs(1) == [2]
+
+
 def test_nack_with_delay_waits_for_it(tmp_path: Path) -> None:
     clock = ManualClock()
     with DeliveryServer(tmp_path, clock=clock) as server:

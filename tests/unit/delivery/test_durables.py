@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,39 @@ def test_persistent_store_redelivery_count_goes_on_after_a_restart(tmp_path: Pat
         assert found[((1, 1),)].attempt == 3
         assert found[((1, 1),)].redelivered
         assert found[((2, 2),)].attempt == 1
+
+
+def test_what_was_in_flight_when_the_server_crashed_comes_again_with_the_number_it_had(tmp_path: Path) -> None:
+    with DeliveryServer(tmp_path / "running") as server:
+        server.commit(1, 2, 3)
+        consumer = server.consumer()
+        consumer.subscribe(durable="d")
+        assert consumer.seqs(3) == [1, 2, 3]
+        consumer.ack(1)
+        consumer.nack(3)
+        assert consumer.seqs(1) == [3]
+        shutil.copytree(tmp_path / "running", tmp_path / "crashed")  # as a kill at this moment leaves it
+    with DeliveryServer(tmp_path / "crashed") as server:
+        consumer = server.consumer()
+        assert consumer.subscribe(durable="d").mark == 1
+        heads = [consumer.delivery().head for _ in range(2)]
+        assert [(head.ranges, head.attempt, head.redelivered) for head in heads] == [
+            (((2, 2),), 1, False),
+            (((3, 3),), 2, True),
+        ]
+
+
+def test_client_crash_and_reconnect_brings_what_was_not_confirmed(server: DeliveryServer) -> None:
+    server.commit(1, 2, 3)
+    first = server.consumer()
+    first.subscribe(durable="d")
+    assert first.seqs(3) == [1, 2, 3]
+    first.ack(2)
+    first.drop()
+    server.until(lambda: not any(feed.members for feed in server.delivery.feeds.values()))
+    again = server.consumer()
+    assert again.subscribe(durable="d").resumed
+    assert again.seqs(2) == [1, 3]
 
 
 def test_durable_restart_with_max_inflight_delivers_all_that_was_pending(tmp_path: Path) -> None:

@@ -78,6 +78,28 @@ def test_start_is_ignored_when_a_durable_resumes(server: DeliveryServer) -> None
     assert consumer.seqs(1) == [3]
 
 
+def test_start_position_is_a_fixed_seq_from_when_a_durable_is_made(tmp_path: Path) -> None:
+    with DeliveryServer(tmp_path) as server:
+        server.commit(1, 2)
+        consumer = server.consumer()
+        assert consumer.subscribe(durable="d", start="new").next_seq == 3
+        consumer.close_sub()
+        server.commit(3)
+    with DeliveryServer(tmp_path) as server:
+        server.commit(4)
+        consumer = server.consumer()
+        assert consumer.subscribe(durable="d", start="new").next_seq == 3, "what came while nobody was there is owed"
+        assert consumer.seqs(2) == [3, 4]
+
+
+@pytest.mark.parametrize("fields", [{"start": "middle"}, {"start": -1}, {"start": 1, "start_time_ns": 1}], ids=str)
+def test_start_position_failures_leave_nothing_behind(server: DeliveryServer, fields: dict[str, object]) -> None:
+    server.commit(1)
+    consumer = server.consumer()
+    assert "start" in consumer.refused(1, "trades", durable="d", **fields).reason
+    assert server.store.subscribers() == []
+
+
 def test_start_counts_only_for_the_first_member_of_a_group(server: DeliveryServer) -> None:
     server.commit(1, 2, 3)
     one, two = server.consumer(), server.consumer()

@@ -14,8 +14,8 @@ from holdfast.spark.pipeline.board import Board, lag_of
 from holdfast.spark.pipeline.building import interval
 from holdfast.spark.pipeline.metrics import BoardCollector, served
 from holdfast.spark.pipeline.model import Restart
-from holdfast.spark.pipeline.reasons import is_retriable, reason_of
 from holdfast.spark.pipeline.restarting import Attempts
+from holdfast.spark.reasons import is_retriable, reason_of
 from tests.unit.spark.test_pipeline_reading import WHOLE, read
 
 SECOND = 10**9

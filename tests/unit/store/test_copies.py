@@ -29,6 +29,7 @@ class Elsewhere:
         self.ranges: list[tuple[int, int]] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.waiting = threading.Semaphore(0)
         self.error: Exception | None = None
         self.flip = -1
         """A byte that comes wrong in a part."""
@@ -40,6 +41,7 @@ class Elsewhere:
         return False
 
     def copy(self, segment: PublishedSegment, target: Path) -> None:
+        self.waiting.release()
         self.gate.wait(10)
         self.copied.append(segment.meta.segment_seq)
         if self.error is not None:
@@ -129,6 +131,20 @@ def test_readers_at_the_same_time_fetch_once(tmp_path: Path) -> None:
         shelf.source.gate.set()
         assert [future.result() for future in futures] == [list(range(40))] * 4
     assert len(shelf.source.copied) == 1
+
+
+def test_the_bound_holds_while_several_are_fetched(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, events=40, count=4, fits=1.5)
+    with ThreadPoolExecutor(4) as pool:
+        shelf.source.gate.clear()
+        futures = [pool.submit(shelf.values, number) for number in range(4)]
+        shelf.source.waiting.acquire()
+        assert not shelf.source.waiting.acquire(timeout=0.05)  # the others wait for room, not for the source
+        shelf.source.gate.set()
+        found = [future.result() for future in futures]
+    assert found == [list(range(40 * number, 40 * number + 40)) for number in range(4)]
+    assert sum(path.stat().st_size for path in shelf.files()) <= shelf.source.cache_bytes
+    assert shelf.copies.statistics().bytes <= shelf.source.cache_bytes
 
 
 def test_everybody_who_waits_is_told_that_a_fetch_failed(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,9 @@ class NoTokens:
 
     def sign_in(self, token: str) -> Any:
         raise Unauthenticated(reason="the token is unknown")
+
+    def note_failure(self, reason: str) -> None:
+        pass
 
 
 def access(tmp_path: Path, key: str = SECRET, algorithm: str = "HS256", **more: Any) -> ConnectionAccess:
@@ -75,6 +81,11 @@ def test_public_keys_sign_a_client_in(tmp_path: Path, algorithm: str) -> None:
         {"exp": CLAIMS["exp"]},
         {**CLAIMS, "exp": NOW_MS // 1000},
         {**CLAIMS, "nbf": NOW_MS // 1000 + 1},
+        {**CLAIMS, "exp": float("inf")},
+        {**CLAIMS, "exp": float("nan")},
+        {**CLAIMS, "exp": 1e300},
+        {**CLAIMS, "exp": True},
+        {**CLAIMS, "nbf": float("nan")},
         {**CLAIMS, "partitions": "P1"},
         {**CLAIMS, "partitions": [1]},
     ],
@@ -93,6 +104,19 @@ def test_forged_and_foreign_tokens_are_refused_without_repeating_them(tmp_path: 
         assert not token or len(token) < 5 or token not in str(caught.value)
     with pytest.raises(AuthFailed, match="too long"):
         shown(access(tmp_path), "x" * 20_000)
+
+
+def test_public_key_is_no_shared_secret(tmp_path: Path) -> None:
+    _, public = pem(rsa.generate_private_key(65537, 2048))
+    judge = access(tmp_path, public, "RS256")
+    head, body = (
+        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in ({"alg": "HS256"}, CLAIMS)
+    )
+    for secret in (public, public.strip()):
+        signature = hmac.digest(secret.encode(), head + b"." + body, "sha256")
+        token = b".".join((head, body, base64.urlsafe_b64encode(signature).rstrip(b"="))).decode()
+        with pytest.raises(AuthFailed, match="InvalidAlgorithm"):
+            shown(judge, token)
 
 
 def test_audience_and_issuer_are_asked_for_when_set(tmp_path: Path) -> None:

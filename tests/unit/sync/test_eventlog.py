@@ -16,7 +16,9 @@ from holdfast.sync.recent import Recent
 from holdfast.sync.snapshots import Snapshots
 from holdfast.sync.validation import AnyEvent
 from holdfast.sync.writer import Writer
+from holdfast.testing.objects import MemoryObjects
 from holdfast.wire.sync import Committed, Item, Read, ReadKind, Refusal, Submit
+from tests.unit.tier.rig import Rig
 
 KEPT = {"channels": {"sync": {"retention.mode": "limits"}}}
 
@@ -168,6 +170,22 @@ def test_last_committed_id_is_that_of_the_channel(store: Store) -> None:
     append(log, item("e1"))
     store.commit("others", pa.RecordBatch.from_pydict({"n": [4]}))
     assert log.last_committed_id() == 4
+
+
+def test_restored_log_ends_with_the_last_event_that_came_back(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    before = Rig(tmp_path / "data", objects, store=KEPT)
+    append(open_log(before.store), item("e1"), item("e2"))
+    before.upload()
+    append(open_log(before.store), item("lost"))
+    before.close()
+    after = Rig(tmp_path / "restored", objects, store=KEPT)
+    log = open_log(after.store)
+    assert log.last_committed_id() == 2  # a client whose cursor is 3 finds out
+    (fresh,) = append(log, item("e3"))
+    assert fresh.committed_id > 3
+    assert open_log(after.store).last_committed_id() == fresh.committed_id
+    after.close()
 
 
 def test_channel_is_an_ordinary_one_for_other_readers(store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from holdfast.config.sync import SyncConfig
 from holdfast.disk.local import LocalFilesystem
 from holdfast.server.access.tokens import TokenFile
 from holdfast.server.admin.metrics import figures_of, render
-from tests.unit.server.harness import LOOP_THREAD
+from tests.unit.server.harness import CONTINUATION, LOOP_THREAD, PING, TEXT, arrow_frame
 from tests.unit.sync.served import SyncServer, Talker
 from tests.unit.sync.world import camel, project_event, seed, seed_event, sync
 
@@ -146,6 +147,34 @@ def test_binary_messages_and_large_ones_end_the_connection(tmp_path: Path) -> No
             assert talker.hear()["type"] == "closed"
 
 
+def test_clients_are_told_the_bound_that_the_port_has(tmp_path: Path) -> None:
+    """Larger frames do not get through the door, whatever sync would take."""
+    with SyncServer(tmp_path / "data", settings={"ingest.max_batch_size": "64KiB"}) as server, server.talk() as talker:
+        answer = talker.ask(seed("connect", token="t", client_id="A", last_committed_id=0))
+        assert answer["payload"]["limits"]["max_message_bytes"] == 64 << 10
+
+
+def test_message_of_several_frames_is_put_together(tmp_path: Path) -> None:
+    with SyncServer(tmp_path / "data", {"sync.max_message_size": "4KiB"}) as server:
+        with server.seed_client("A") as talker:
+            data = json.dumps(seed("submit_event", **seed_event("e1", n=1))).encode()
+            talker.client.send(data[:9], opcode=TEXT, fin=False)
+            talker.client.send(b"", opcode=PING)
+            talker.client.send(data[9:30], opcode=CONTINUATION, fin=False)
+            talker.client.send(data[30:], opcode=CONTINUATION)
+            assert talker.hear()["type"] == "event_committed"
+            assert talker.ask(seed("heartbeat"))["type"] == "heartbeat_ack"
+            talker.client.send(b"{", opcode=TEXT, fin=False)
+            talker.say(seed("heartbeat"))
+            assert talker.hear()["code"] == 1002
+        with server.seed_client("B") as talker:
+            talker.client.send(b" " * 4000, opcode=TEXT, fin=False)
+            talker.client.send(b" " * 4000, opcode=CONTINUATION, fin=False)
+            assert talker.hear()["code"] == 1009
+        server.until(lambda: not server.server.state.connections)
+        assert server.server.door.unfinished.total_bytes == 0
+
+
 def test_loop_never_commits_or_reads_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SyncServer(tmp_path / "data", {"sync.recent_size": "1MiB"}) as server:
         used: set[tuple[str, str]] = set()
@@ -204,6 +233,29 @@ def test_tokens_of_the_server_are_shown_in_connect(tmp_path: Path) -> None:
             assert connect(talker, "", "carol")["type"] == "connected"
 
 
+def test_clients_that_are_turned_away_are_counted_and_audited(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("a shared secret of more than thirty-two characters")
+    settings = {"sync.auth": "jwt", "sync.jwt_key_file": str(key)}
+    with SyncServer(tmp_path / "data", settings) as server, server.talk() as talker:
+        before = server.gatekeeper.statistics()
+        assert connect(talker, "forged.token.here")["payload"]["code"] == "auth_failed"
+        after = server.gatekeeper.statistics()
+        assert after.failures == before.failures + 1
+        assert after.audit_lines > before.audit_lines
+
+
+def test_producers_cannot_write_into_the_log(tmp_path: Path) -> None:
+    """A row of other columns in an empty log would keep all events out of it for ever."""
+    with SyncServer(tmp_path / "data") as server:
+        for channel in ("sync", "sync.snapshots"):
+            with server.client() as producer:
+                producer.send(arrow_frame(1, channel=channel))
+                assert channel in producer.refusal().message
+        with server.seed_client() as talker:
+            assert talker.ask(seed("submit_event", **seed_event("e1")))["type"] == "event_committed"
+
+
 def test_nothing_is_asked_where_the_server_asks_for_nothing(tmp_path: Path) -> None:
     with SyncServer(tmp_path / "data") as server, server.talk() as talker:
         assert connect(talker, "whatever")["type"] == "connected"
@@ -231,6 +283,29 @@ def test_settings_that_are_read_again_count_for_connections_of_now(tmp_path: Pat
         assert (told["type"], told["payload"]["new_model_version"]) == ("version_changed", 2)
         assert talker.ask(seed("submit_event", **{**event, "id": "e2"}))["type"] == "event_rejected"
         assert talker.ask(sync(["P1"]))["payload"]["code"] == "forbidden"
+
+
+def test_follower_that_loses_its_right_hears_nothing_more(tmp_path: Path) -> None:
+    with SyncServer(tmp_path / "data") as server, server.seed_client("A") as origin, server.seed_client("B") as peer:
+        origin.ask(sync(["P2"]))
+        peer.ask(sync(["P1"]))
+        rule = {"clients": "A", "partitions": "*", "may": ["read", "write"]}
+        server.ask(lambda: server.desk.reload(SyncConfig.from_mapping({"sync.access": [rule]})))
+        assert origin.ask(seed("submit_event", **seed_event("e1")))["type"] == "event_committed"
+        told = peer.hear()
+        assert (told["type"], told["payload"]["code"]) == ("error", "server_error")
+        assert peer.hear()["type"] == "closed"
+        with server.seed_client("B") as again:
+            assert again.ask(sync(["P1"]))["payload"]["code"] == "forbidden"
+
+
+def test_principal_that_loses_its_right_to_sync_is_sent_away(tmp_path: Path) -> None:
+    with SyncServer(tmp_path / "data") as server, server.seed_client("A") as talker:
+        talker.ask(sync(["P1"]))
+        rules = ServerConfig.from_mapping({"access": [{"principal": "anonymous", "allow": ["consume"]}]}).access
+        server.ask(lambda: server.gatekeeper.reload(replace(server.config, access=rules)))
+        server.ask(lambda: server.desk.reload(server.sync_config))
+        assert talker.hear()["payload"]["code"] == "server_error"
 
 
 def test_metrics_show_what_sync_does(tmp_path: Path) -> None:

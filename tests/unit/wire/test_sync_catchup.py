@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.errors import Backpressure
 from holdfast.wire.sync import Mode, Terms
-from tests.unit.sync.world import World, camel, fill, project_client, project_event, seed, seed_client, sync
+from tests.unit.sync.world import World, camel, fill, project_client, project_event, seed, seed_client, seed_event, sync
 
 
 def test_pages_have_one_watermark_and_end_with_it() -> None:
@@ -113,6 +114,26 @@ def test_concurrent_syncs_of_a_camel_client_are_answered_in_turn() -> None:
         world.say(wire, camel("sync", projectId="p", sinceCommittedId=0, limit=500))
     world.settle()
     assert [len(one["payload"]["events"]) for one in wire.take()] == [1, 1, 1]
+
+
+def test_old_client_with_snake_case_names_gets_no_error_that_would_stop_it() -> None:
+    world = World()
+    fill(world, 10)
+    world.log.floor = 5
+    wire = world.connect()
+    world.ask(wire, {"type": "connect", "protocol_version": "1.0", "payload": {"token": "t", "client_id": "O"}})
+    for _ in range(2):
+        world.say(wire, sync(["P1"], 2))
+    world.settle()
+    pages = wire.take()
+    assert [page["type"] for page in pages] == ["sync_response"] * 2
+    assert {(page["payload"]["code"], page["payload"]["pruned_to_committed_id"]) for page in pages} == {
+        ("cursor_pruned", 5)
+    }
+    world.log.refuses = Backpressure(bound="memory_limit", used_bytes=1, cap_bytes=1, waited_s=0)
+    (answer,) = world.ask(wire, seed("submit_events", events=[seed_event("o1")]))
+    assert answer["payload"]["code"] == "server_error"
+    assert wire.closed
 
 
 def test_subscription_is_replaced_as_a_whole_and_kept_without_a_word() -> None:

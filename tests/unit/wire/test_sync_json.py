@@ -41,6 +41,13 @@ def test_strange_texts_are_refused_with_a_reason(data: bytes) -> None:
     assert str(caught.value)
 
 
+def test_one_name_that_comes_twice_is_found_among_very_many() -> None:
+    """Looking at each pair of names would keep the loop for minutes."""
+    names = b",".join(b'"%d":1' % number for number in range(200_000))
+    with pytest.raises(BadJson, match="'199999' comes twice"):
+        parse(b"{%s,%s}" % (names, b'"199999":1'))
+
+
 def test_deepest_allowed_text_is_taken() -> None:
     assert parse(b"[" * DEPTH_MAX + b"]" * DEPTH_MAX)
 

@@ -69,6 +69,8 @@ class Gatekeeper:
         self.config = config
         self.on_revoked: Callable[[Principal], None] = lambda _principal: None
         """Called for each live connection whose credential ended."""
+        self.reserved: set[str] = set()
+        """Channels that only the server itself writes to, whatever the rules say."""
         self._filesystem = filesystem
         self._audit_file: AuditFile | None = None
         self.audit = audit or self._open_audit(config)
@@ -103,11 +105,15 @@ class Gatekeeper:
         try:
             principal = self._identify(headers, peer_cert)
         except HoldfastError as error:
-            self._failures += 1
-            self.audit.write("authentication.failed", reason=error, peer=peer)
+            self.note_failure(error, peer=peer)
             raise
         self._authenticated += 1
         return principal
+
+    def note_failure(self, reason: object, *, peer: str) -> None:
+        """Somebody showed nothing, or nothing that holds; for protocols that judge credentials of their own, too."""
+        self._failures += 1
+        self.audit.write("authentication.failed", reason=reason, peer=peer)
 
     def is_quick(self, headers: Mapping[str, str]) -> bool:
         """Whether `authenticate` would take no time: it does for a password that is seen for the first time."""

@@ -47,6 +47,7 @@ class Desk(Protocol):
 
     clock: Clock
     audit: AuditLog
+    reserved: set[str]
 
     def bind(self, slot_id: bytes, principal: str) -> str:
         """Who owns a slot; whoever asks first, durably."""
@@ -132,6 +133,8 @@ class Principal:
 
     def may(self, verb: str, channel: str = "") -> bool:
         """Whether it may `publish`, `consume`, `sync` or `admin` that channel; the empty one is the whole server."""
+        if verb == "publish" and channel in self._desk.reserved:
+            return False
         return self.is_valid and self._account.may(verb, channel)
 
     def needs_disk(self, channels: Iterable[str], slot_ids: Iterable[bytes]) -> bool:

@@ -20,6 +20,7 @@ every route; a test compares.
 | events.py | events in a request body: JSON rows or an Arrow stream |
 | jsonrows.py | JSON rows become a batch, column-wise |
 | subscribing.py | a program registers a subscriber and confirms ranges of events |
+| querying.py | Spark queries tell how they are doing |
 | compacting.py | small segments become large ones, a bounded piece of work at a time |
 | openapi.py | the OpenAPI document |
 | serving.py | `serve_admin`: uvicorn as a task of the server's loop |

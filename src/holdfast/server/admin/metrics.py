@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -98,8 +99,7 @@ def render(store: Store, figures: ServerFigures) -> bytes:
     """The text; a store that has failed is told by `holdfast_store_failed`, without its other figures."""
     registry = CollectorRegistry(auto_describe=False)
     tier = tier_metrics(figures.tier) if figures.tier is not None else ()
-    more = [(_counter if one.is_counter else _gauge)(one.name, one.text, one.value) for one in figures.more]
-    registry.register(_Once([*server_metrics(figures), *tier, *more, *store_metrics(store)]))
+    registry.register(_Once([*server_metrics(figures), *tier, *more_metrics(figures.more), *store_metrics(store)]))
     return generate_latest(registry)
 
 
@@ -193,6 +193,21 @@ def tier_metrics(figures: TierStatistics) -> Iterator[Metric]:
         yield _counter("tier_cache_fetched_bytes", "Their bytes.", figures.cache.fetched_bytes)
         yield _counter("tier_cache_parts", "Parts of segments fetched for readers.", figures.cache.parts)
         yield _counter("tier_cache_evictions", "Copies deleted to keep the limit.", figures.cache.evictions)
+
+
+def more_metrics(figures: Iterable[Figure]) -> Iterator[Metric]:
+    """What parts above the server count; figures of one name are one family."""
+    for name, same in groupby(figures, key=lambda figure: figure.name):
+        family = list(same)
+        first = family[0]
+        if first.label is None:
+            yield (_counter if first.is_counter else _gauge)(name, first.text, first.value)
+            continue
+        made = CounterMetricFamily if first.is_counter else GaugeMetricFamily
+        metric = made(f"holdfast_{name}", first.text, labels=[first.label[0]])
+        for one in family:
+            metric.add_metric([one.label[1] if one.label else ""], one.value)
+        yield metric
 
 
 def store_metrics(store: Store) -> Iterator[Metric]:

@@ -33,6 +33,7 @@ def _parameter(name: str, place: str, schema: Json, text: str) -> Json:
 _CHANNEL = _parameter("channel", "path", _TEXT, "A channel.")
 _SEGMENT = _parameter("segment", "path", _WHOLE, "The number of a segment.")
 _NAME = _parameter("subscriber", "path", _TEXT, "The name of a subscriber.")
+_QUERY = _parameter("query", "path", _TEXT, "The name of a Spark query.")
 _SLOT = _parameter("slot", "path", _TEXT, "A slot id: 32 hexadecimal digits.")
 _PAGE = [
     _parameter("after", "query", _TEXT, "Part of `next` of the page before."),
@@ -59,6 +60,15 @@ _CHANNEL_FACTS = {
     "events": _WHOLE,
     "bytes": _WHOLE,
     "active_at_ns": _SOME,
+}
+_QUERY_FACTS: Json = {
+    "channels": _list(_TEXT),
+    "batch": {"type": "integer", "minimum": -1},
+    "rows": _WHOLE,
+    "rows_per_s": {"type": "number", "minimum": 0},
+    "behind": _WHOLE,
+    "batch_s": {"type": "number", "minimum": 0},
+    "error": _TEXT,
 }
 _COLUMN = _object(name=_TEXT, type=_TEXT, nullable=_FLAG)
 
@@ -131,6 +141,7 @@ _SCHEMAS: Json = {
         slot_id=_TEXT,
         last_error=_TEXT,
     ),
+    "Query": _object(**_QUERY_FACTS, name=_TEXT, principal=_TEXT, at_ns=_WHOLE),
     "Event": {"type": "object", "additionalProperties": True},
     "Slot": _object(
         slot_id=_TEXT,
@@ -259,6 +270,7 @@ _REGISTRATION: Json = {
     "required": ["channels"],
 }
 _COMPACT: Json = {"type": "object", "properties": {"target_bytes": _WHOLE, "event_span_ns": _WHOLE}}
+_TOLD: Json = {"type": "object", "properties": _QUERY_FACTS, "required": ["channels"]}
 _DOCUMENT = {"200": {"description": "OpenAPI 3.1.", "content": _content({"type": "object"})}, **_refusals(401)}
 _METRICS = {"200": {"description": "Prometheus text.", "content": _content(_TEXT, "text/plain")}, **_refusals(401, 403)}
 
@@ -328,6 +340,19 @@ OPENAPI: Json = {
                     [_NAME],
                 ),
                 "requestBody": {"required": True, "content": _content(_object(acks=_list(_ACK)))},
+            }
+        },
+        "/api/v1/queries": {
+            "get": _operation("Spark queries, by name.", _answers("All of them.", _list(_ref("Query"))))
+        },
+        "/api/v1/queries/{query}": {
+            "post": {
+                **_operation(
+                    "Tell how a Spark query is doing.",
+                    _answers("The query.", _ref("Query"), 400, 403, 408, 409, 413, 415),
+                    [_QUERY],
+                ),
+                "requestBody": {"required": True, "content": _content(_TOLD)},
             }
         },
         "/api/v1/connections": _list_of("Connection", "Who is connected, oldest first.", 403),

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from holdfast.config import StoreConfig
-from holdfast.spark.adminclient import AdminClient
+from holdfast.consumer.adminclient import AdminClient
 from holdfast.spark.jobs.replaying import Target
 from holdfast.store.compaction import Compaction, CompactionPolicy, compact
 from holdfast.store.store import Store

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from holdfast.consumer.adminclient import AdminClient
 from holdfast.errors import BadRequest
 from holdfast.model.names import check_channel_name
 from holdfast.spark.access import StoreAccess
-from holdfast.spark.adminclient import AdminClient
 from holdfast.spark.batch import TASK_PATIENCE_S
 from holdfast.spark.frames import encode
 from holdfast.spark.jobs.engine import run_parts

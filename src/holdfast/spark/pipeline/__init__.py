@@ -18,7 +18,6 @@ Everything up to `checking` knows nothing of Spark. The page docs/reference/pipe
 | building.py | from values to DataFrames that Spark has analysed |
 | shipping.py | the user's Python files on executors |
 | outputs.py | the query of one output |
-| reasons.py | what an exception of Spark says, and whether to try again |
 | restarting.py | pauses between tries, and when to give up |
 | running.py | queries started, watched, started again, stopped |
 | board.py | how each output is doing |

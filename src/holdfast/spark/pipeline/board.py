@@ -6,11 +6,12 @@ module only reads them. Thread-safe.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
+
+from holdfast.spark.progress import offsets_of
 
 State: TypeAlias = Literal["starting", "running", "restarting", "stopped", "done", "failed"]
 
@@ -58,19 +59,8 @@ def with_report(status: OutputStatus, report: Mapping[str, Any]) -> OutputStatus
 
 def lag_of(source: Mapping[str, Any]) -> int:
     """Events between where a source is and where its channels end; 0 for sources that do not say."""
-    end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    end, latest = offsets_of(source.get("endOffset")), offsets_of(source.get("latestOffset"))
     return sum(max(0, seq - end.get(channel, 1)) for channel, seq in latest.items()) if end else 0
-
-
-def _offsets(value: object) -> dict[str, int]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return {}
-    if not isinstance(value, dict):
-        return {}
-    return {str(name): seq for name, seq in value.items() if isinstance(seq, int)}
 
 
 class Board:

@@ -7,10 +7,10 @@ the step is analysed.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -39,7 +39,7 @@ from holdfast.spark.pipeline.model import (
     Window,
     WithColumn,
 )
-from holdfast.spark.pipeline.reasons import kind_of, reason_of
+from holdfast.spark.reasons import kind_of, reason_of
 
 
 class Building:
@@ -67,6 +67,11 @@ class Building:
         with self._objecting(f"outputs.{output.name}"):
             checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
 
+    def check_otlp(self, output: Output, frame: DataFrame) -> None:
+        """Whether rows are telemetry."""
+        with self._objecting(f"outputs.{output.name}"):
+            otlp_sink().check_columns(frame.columns)
+
     def function(self, function: Function, key: str) -> Callable[..., Any]:
         """A function of the user's."""
         if function.call is not None:
@@ -75,7 +80,7 @@ class Building:
         if folder not in sys.path:
             sys.path.insert(0, folder)
         try:
-            found = getattr(importlib.import_module(function.module), function.name)
+            found = getattr(import_module(function.module), function.name)
         except (ImportError, AttributeError) as error:
             raise self._refused(key, f"{function} cannot be had: {error}") from None
         if not callable(found):
@@ -164,6 +169,14 @@ def _aggregated(verb: Aggregate, frame: DataFrame) -> DataFrame:
 
 def _windowed(window: Window) -> Column:
     return sf.window(sf.col(window.column), interval(window.length_ns), interval(window.slide_ns)).alias("window")
+
+
+def otlp_sink() -> Any:
+    """The module that sends OTLP, which needs an extra."""
+    try:
+        return import_module("holdfast.spark.otlpsink")
+    except ModuleNotFoundError as error:
+        raise BadRequest(f'format otlp: {error.name} is not installed; run: pip install "holdfast[otlp]"') from error
 
 
 def interval(time_ns: int) -> str:

@@ -11,6 +11,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
 
 from holdfast.errors import InvalidConfig, InvalidName
 from holdfast.model.names import check_channel_name
@@ -21,6 +22,7 @@ from holdfast.spark.pipeline.model import (
     CHANNEL,
     CONSOLE,
     FOREACH_BATCH,
+    OTLP,
     TABLES,
     Decode,
     Output,
@@ -37,7 +39,7 @@ PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
 PART_CHARS_MAX = 40
 
 FOLDERS = (*TABLES, "json", "csv", "orc", "text", "xml")
-NO_FOLDERS = (CHANNEL, CONSOLE, FOREACH_BATCH)
+NO_FOLDERS = (CHANNEL, CONSOLE, FOREACH_BATCH, OTLP)
 
 _TOKENS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`([^`]*)`|([A-Za-z_]\w*)", re.DOTALL)
 
@@ -172,7 +174,7 @@ def _objections(output: Output) -> list[tuple[str, str]]:
         found.append((FOREACH_BATCH, f"and format {output.format} are both given; give one"))
     for key, value, formats in (
         ("channel", output.channel, (CHANNEL,)),
-        ("addr", output.addr, (CHANNEL,)),
+        ("addr", output.addr, (CHANNEL, OTLP)),
         ("path", output.path, FOLDERS),
     ):
         if output.format in formats and not value:
@@ -181,7 +183,16 @@ def _objections(output: Output) -> list[tuple[str, str]]:
             found.append((key, f"is not for format {output.format}"))
     if output.partition_by and output.format in (*TABLES, *NO_FOLDERS):
         found.append(("partition_by", f"is not for {output.format}; Spark's own formats of files take it"))
-    return found or _objections_of_sink(output)
+    return found or (_objections_of_otlp(output) if output.format == OTLP else _objections_of_sink(output))
+
+
+def _objections_of_otlp(output: Output) -> list[tuple[str, str]]:
+    parts = urlsplit(output.addr)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username is not None:
+        return [("addr", f"{output.addr!r} is no OTLP/HTTP address; it looks like http://127.0.0.1:4318")]
+    if output.token and output.token_file:
+        return [("token_file", "and token are both given; give one")]
+    return [(f"options.{key}", "is not for format otlp, which has no options") for key in output.options]
 
 
 def _objections_of_sink(output: Output) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ MODES: tuple[OutputMode, ...] = ("append", "update", "complete")
 
 CHANNEL, PARQUET, DELTA, ICEBERG, CONSOLE = "channel", "parquet", "delta", "iceberg", "console"
 FOREACH_BATCH = "foreach_batch"
+OTLP = "otlp"
 TABLES = (PARQUET, DELTA, ICEBERG)
 """Formats that are written by this package, each batch once, whoever reads them."""
 

@@ -4,6 +4,7 @@
 |---|---|
 | parquet, delta, iceberg | `format("holdfast")` with `table`: each batch once, whoever reads the folder |
 | channel | `format("holdfast")` with `channel`: each batch once |
+| otlp | in `foreachBatch`: OTLP over HTTP, at least once; with a key that makes repeats harmless at our receivers |
 | foreach_batch | the user's function gets (DataFrame, batch id); a batch may come twice with the same id |
 | any other | as Spark writes it, with its promises |
 """
@@ -17,8 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from holdfast.spark.pipeline.building import interval
-from holdfast.spark.pipeline.model import FOREACH_BATCH, Output, PipelineSpec, Trigger
+from holdfast.spark.pipeline.building import interval, otlp_sink
+from holdfast.spark.pipeline.model import FOREACH_BATCH, OTLP, Output, PipelineSpec, Trigger
 
 OURS = "holdfast"
 
@@ -31,6 +32,11 @@ def start(spec: PipelineSpec, output: Output, frame: DataFrame, function: Callab
     if output.format == FOREACH_BATCH:
         assert function is not None
         return writer.options(**output.options).foreachBatch(function).start()
+    if output.format == OTLP:
+        sink = otlp_sink()
+        sink.check_columns(frame.columns)
+        target = sink.OtlpTarget(output.addr, token=output.token, token_file=output.token_file)
+        return writer.foreachBatch(sink.writer(target)).start()
     ours = output.writer_options()
     if ours:
         return writer.format(OURS).options(**ours).start()

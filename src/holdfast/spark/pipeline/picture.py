@@ -100,7 +100,7 @@ def _groups(by: tuple[str, ...], window: Window | None) -> str:
 
 
 def _target(spec: PipelineSpec, output: Output) -> str:
-    target = output.path or output.channel or (str(output.function) if output.function else "")
+    target = output.path or output.channel or output.addr or (str(output.function) if output.function else "")
     place = f"{output.format} to {target}" if target else output.format
     return f"{place}, {when(spec.trigger_of(output))}"
 

@@ -25,7 +25,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.spark.pipeline.board import Board, OutputStatus
 from holdfast.spark.pipeline.building import Building
 from holdfast.spark.pipeline.metrics import served
-from holdfast.spark.pipeline.model import PipelineSpec
+from holdfast.spark.pipeline.model import OTLP, PipelineSpec
 from holdfast.spark.pipeline.picture import draw
 from holdfast.spark.pipeline.reading import read_mapping, read_pipeline
 from holdfast.spark.pipeline.running import Runner, Stopping
@@ -74,7 +74,10 @@ class Pipeline:
         """Have Spark's analyser look at all outputs; raises `InvalidConfig`. Nothing is read or written."""
         building = Building(spark, self.spec)
         for output in self.spec.outputs.values():
-            building.check_streaming(output, building.frame(output))
+            frame = building.frame(output)
+            building.check_streaming(output, frame)
+            if output.format == OTLP:
+                building.check_otlp(output, frame)
             if output.function is not None:
                 building.function(output.function, f"outputs.{output.name}.foreach_batch")
 

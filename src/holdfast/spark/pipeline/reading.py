@@ -21,6 +21,7 @@ from holdfast.spark.pipeline.model import (
     CHANNEL,
     FOREACH_BATCH,
     MODES,
+    OTLP,
     TABLES,
     Aggregate,
     Decode,
@@ -178,7 +179,7 @@ class _Reading:
         section = outputs.section(name)
         function = _function(section, FOREACH_BATCH) if section.has(FOREACH_BATCH) else None
         kind = FOREACH_BATCH if function is not None and not section.has("format") else ""
-        needed = f"{', '.join((*TABLES, CHANNEL))}, console, any format that Spark writes, or {FOREACH_BATCH}"
+        needed = f"{', '.join((*TABLES, CHANNEL, OTLP))}, console, any format that Spark writes, or {FOREACH_BATCH}"
         output = Output(
             name=name,
             input=section.text("from", required="the source or step whose rows go out"),

@@ -19,17 +19,20 @@ from dataclasses import dataclass, field
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.errors import HoldfastError, InvalidConfig, QueryFailed
+from holdfast.spark.options import read_addresses
 from holdfast.spark.pipeline.board import Board, OutputStatus
 from holdfast.spark.pipeline.building import Building
 from holdfast.spark.pipeline.listening import BoardListener
 from holdfast.spark.pipeline.model import Output, PipelineSpec
 from holdfast.spark.pipeline.outputs import query_name, start
-from holdfast.spark.pipeline.reasons import is_retriable, reason_of
 from holdfast.spark.pipeline.restarting import Attempts
+from holdfast.spark.reasons import is_retriable, reason_of
+from holdfast.spark.reporting import Destination, Reporter, ReportListener
 from holdfast.telemetry import event
 
 LOOK_EVERY_S = 0.1
@@ -81,8 +84,11 @@ class Runner:
     def run(self, on_look: Callable[[list[OutputStatus]], None] = lambda _statuses: None) -> None:
         """Until all queries have ended or somebody asked to stop; `on_look` is called some times in a second."""
         names = {query_name(self._spec, query.output): query.output.name for query in self._queries}
-        listener = BoardListener(self._board, names)
-        self._spark.streams.addListener(listener)
+        reporters = {name: Reporter(found) for name, found in self._told().items()}
+        listeners: list[StreamingQueryListener] = [BoardListener(self._board, names)]
+        listeners += [ReportListener(reporter, frozenset({name})) for name, reporter in reporters.items()]
+        for listener in listeners:
+            self._spark.streams.addListener(listener)
         try:
             while not all(query.ended for query in self._queries):
                 if self._stopping.soon.is_set():
@@ -95,9 +101,26 @@ class Runner:
         finally:
             for query in self._queries:
                 self._stop(query)
-            with suppress(PySparkException, Py4JError):
-                self._spark.streams.removeListener(listener)
+            for listener in listeners:
+                with suppress(PySparkException, Py4JError):
+                    self._spark.streams.removeListener(listener)
+            for reporter in reporters.values():
+                reporter.close()
             on_look(self._board.statuses())
+
+    def _told(self) -> dict[str, list[Destination]]:
+        """The servers whose consoles show a query, by its name: those that it reads from."""
+        found = {}
+        for query in self._queries:
+            sources, _ = self._spec.needed_for(query.output)
+            told = [
+                Destination(addr, source.channels, token=source.token, token_file=source.token_file)
+                for source in sources
+                for addr in read_addresses(source.addr)
+            ]
+            if told:
+                found[query_name(self._spec, query.output)] = told
+        return found
 
     # -- one query --------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,6 +72,7 @@ from holdfast.store.subscribers.deadletters import (
     with_opaque_events,
 )
 from holdfast.store.subscribers.lag import lag_of
+from holdfast.store.subscribers.moves import Move, check_start
 from holdfast.store.subscribers.progress import Outcome, Progress
 from holdfast.store.subscribers.registry import GONE, NOBODY, Claim, Registry, SubscriberState, total_losses
 from holdfast.store.subscribers.subscriber import ChannelLag, Spans, SubscriberStatistics
@@ -306,6 +306,48 @@ class SubscriberDesk:
         self._record(decide)
         return answer.result()
 
+    def reset(self, name: str, channel: str | None, *, to: Position) -> list[Move]:
+        """Put a subscriber at another place, in one channel or in all it follows; returns what that changed."""
+        moved: list[Move] = []
+
+        def change() -> SubscriberState:
+            state = self.registry.find(name)
+            moves, places = self.places(state, channel, to)
+            with self._typed_errors():
+                self.registry.reset(state, places)
+            moved.extend(moves)
+            with suppress(DiskFull):  # the catalog has it; a repair without the catalog needs it in the log, too
+                self.writer.log.rotate()
+                self.writer.log.sync()
+                self.checkpoint()
+            return state
+
+        with self.membership:
+            self._change_in_turn(change)
+        self._settled_everywhere()
+        return moved
+
+    def places(
+        self, state: SubscriberState, channel: str | None, to: Position
+    ) -> tuple[list[Move], dict[int, Progress]]:
+        """Where a subscriber would be, by channel id. Losses it was told of before are not owed to it again."""
+        check_start(to)
+        chosen = self._channels.find(channel) if channel is not None else None
+        if chosen is not None:
+            self._progress_of(state, chosen)
+        with self.registry.lock:
+            followed = self.registry.followed(state)
+        moves: list[Move] = []
+        places: dict[int, Progress] = {}
+        for found, progress in followed:
+            if chosen is None or found is chosen:
+                place = places[found.id] = self._join(found, to)
+                for first, last, _ in self._lost_parts(found):
+                    place.settle(first, last)
+                with self.registry.lock:
+                    moves.append(Move.between(found.name, progress, place, found.last_seq))
+        return moves, places
+
     def _lost_parts(self, channel: Channel) -> list[tuple[int, int, str]]:
         """What damage took of a channel; whoever starts before it is told."""
         return [part for part in self._catalog.gone(channel.id) if part[2] in LOST]
@@ -538,18 +580,6 @@ class SubscriberDesk:
     def lag_of(self, state: SubscriberState) -> list[ChannelLag]:
         """How far behind it is, per channel."""
         return lag_of(self._ground, self.registry, state)
-
-
-def check_start(start: object) -> None:
-    """Refuse what is no start position before anything is registered."""
-    if isinstance(start, str):
-        ok = start in ("first", "last", "new")
-    elif isinstance(start, datetime):
-        ok = start.tzinfo is not None
-    else:
-        ok = isinstance(start, int) and not isinstance(start, bool) and start >= 0
-    if not ok:
-        raise BadRequest(f"start={start!r} is no position: 'first', 'new', 'last', a seq or an aware datetime")
 
 
 def _check_gaps(state: SubscriberState, channel: Channel, progress: Progress, parts: list[Span]) -> None:

@@ -27,7 +27,8 @@ from holdfast.store.reading import Position, Reader
 from holdfast.store.segments.runs import RunTable
 from holdfast.store.subscribers.acklog import OutcomeRecord
 from holdfast.store.subscribers.attempts import Counted
-from holdfast.store.subscribers.desk import SubscriberDesk, check_start
+from holdfast.store.subscribers.desk import SubscriberDesk
+from holdfast.store.subscribers.moves import Move, check_start
 from holdfast.store.subscribers.progress import Outcome, Progress
 from holdfast.store.subscribers.registry import SubscriberState
 from holdfast.store.tail import Chunk
@@ -137,6 +138,17 @@ class HandingPort:
             self._desk.register(note.name, rest, start="new", newest_first=note.newest_first)
         else:
             self._desk.deregister(note.name)
+
+    def plan_reset(self, name: str, channel: str | None, *, to: Position) -> list[Move]:
+        """What `reset` would change."""
+        return self._desk.places(self._registry.find(name), channel, to)[0]
+
+    def reset(self, name: str, channel: str | None, *, to: Position) -> list[Move]:
+        """Put a subscriber at another place, back or on, in one channel or in all it follows; durable when it returns.
+
+        Counts of failed attempts begin anew there. Not while somebody consumes by that name.
+        """
+        return self._desk.reset(name, channel, to=to)
 
     def check_room(self, channel: str, others: int) -> None:
         """Raise `LimitReached` unless one more subscription of the channel is allowed."""

@@ -169,6 +169,13 @@ class Registry:
             self._change_channels(state, joined, left)
             return state
 
+    def reset(self, state: SubscriberState, places: dict[int, Progress]) -> None:
+        """Put a subscriber at other places in channels it follows; what it holds there is taken from it."""
+        with self.lock:
+            notes = [_progress_note(state.note.subscriber_id, *item) for item in places.items()]
+            self._catalog.put_subscriber(state.note, joined=notes)
+            self._change_channels(state, places, set(places))
+
     def keep_confirmed(self, state: SubscriberState, grace_ns: int) -> None:
         """What the subscriber confirms from now on is kept for so long."""
         with self.lock:

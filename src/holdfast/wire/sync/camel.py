@@ -56,6 +56,7 @@ class Camel:
     """Both families with camelCase names."""
 
     takes_seed_messages = False
+    survives_errors = False
     stops_at_refusal = True
     payload_place = "payload"
 

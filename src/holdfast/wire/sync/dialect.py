@@ -98,8 +98,9 @@ class Dialect(Protocol):
 
     family: str
     takes_seed_messages: bool
-    """Whether there are heartbeats, `submit_event`, `disconnect`, one connection per client, and errors that a client
-    survives."""
+    """Whether there are heartbeats, `submit_event`, `disconnect`, and one connection per client."""
+    survives_errors: bool
+    """Whether a client goes on after an `error` in place of a result or a page; those of the package stop for ever."""
     stops_at_refusal: bool
     payload_place: str
     """Where in an item its payload is."""

@@ -13,7 +13,7 @@ Promises:
    keeps one position, and reads again from there.
 2. A peer that does not take its messages is not sent more. When it does again, it gets what it missed, in order.
 3. A cycle that its client abandons ends after `cycle_timeout`; the client gets broadcasts again, its cursor is its own.
-4. Every submission and every `sync` is answered, in a way its dialect survives: clients with camelCase names stop for
+4. Every submission and every `sync` is answered, in a way its dialect survives: clients of the npm package stop for
    ever on an error there, so an overload ends their connection, and they come back.
 5. Messages behind one that must be waited for are kept in order; `is_full` says when to stop reading.
 """
@@ -256,9 +256,7 @@ class Session:
         return effects
 
     def _must_wait(self) -> bool:
-        return (
-            not self.dialect.takes_seed_messages and self._reading is not None and self._reading.kind is ReadKind.PAGE
-        )
+        return not self.dialect.survives_errors and self._reading is not None and self._reading.kind is ReadKind.PAGE
 
     # -- submitting -------------------------------------------------------------------------------------------------
 
@@ -296,7 +294,7 @@ class Session:
         self.drafts -= len(submit.items)
         if self.phase is not Phase.ACTIVE:
             return []
-        if not self.dialect.takes_seed_messages:
+        if not self.dialect.survives_errors:
             return self.fail(reason, now_ms, msg_id=submit.msg_id)
         details = {"retry_after_ms": RETRY_AFTER_MS, "ids": [item.id for item in submit.items]}
         return [
@@ -307,7 +305,7 @@ class Session:
 
     def _sync(self, message: Message, data: bytes, now_ms: int) -> list[Effect]:
         if self._reading is not None and self._reading.kind is ReadKind.PAGE:
-            if self.dialect.takes_seed_messages:
+            if self.dialect.survives_errors:
                 raise BadMessage("a sync is under way; wait for its response", msg_id=message.msg_id)
             self._held.append(data)
             return []
@@ -394,7 +392,7 @@ class Session:
     def _respond(self, read: Read, page: Page, now_ms: int) -> list[Effect]:
         cycle = self._cycle
         assert cycle is not None
-        if page.pruned_to and self.dialect.takes_seed_messages and not (read.wants_snapshots and page.snapshots):
+        if page.pruned_to and self.dialect.survives_errors and not (read.wants_snapshots and page.snapshots):
             self._cycle = None
             details = {
                 "pruned_to_committed_id": page.pruned_to,
@@ -497,6 +495,12 @@ class Session:
             return []
         payload = {"old_model_version": old, "new_model_version": new}
         return [Send(self.dialect.plain("version_changed", payload, msg_id="", now_ms=now_ms))]
+
+    def check_access(self, now_ms: int) -> list[Effect]:
+        """The rules changed: who follows what it may no longer read is sent away, and learns why when it is back."""
+        if self.phase is not Phase.ACTIVE or self._access.may(self.identity, "read", sorted(self.subscription)):
+            return []
+        return self.fail("the rules have changed", now_ms)
 
     def replaced(self, now_ms: int) -> list[Effect]:
         """The same client connected again."""

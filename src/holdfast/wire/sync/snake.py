@@ -46,6 +46,7 @@ class Snake:
 
     def __init__(self, family: str) -> None:
         self.family = family
+        self.survives_errors = family == "seed"
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

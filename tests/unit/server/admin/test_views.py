@@ -15,6 +15,7 @@ from holdfast.errors import StoreFailed
 from holdfast.model.frame import SlotFrame
 from holdfast.server.admin import build
 from holdfast.server.admin.openapi import OPENAPI
+from holdfast.server.queries import QueryNews
 from holdfast.server.state import ConnectionInfo
 from tests.tidy.tree import ROOT
 from tests.unit.server.admin.running import JSON, Answer, Running, batch
@@ -179,7 +180,7 @@ def test_nothing_is_shown_without_a_credential(guarded: Running) -> None:
     for path, operations in OPENAPI["paths"].items():
         if path in ("/healthz", "/readyz"):
             continue
-        place = path.format(channel="a.x", segment="1", slot=SLOT.hex(), subscriber="s")
+        place = path.format(channel="a.x", segment="1", slot=SLOT.hex(), subscriber="s", query="q")
         for method in operations:
             for headers in ({}, {"Authorization": "Bearer hf_wrong"}, {"Authorization": "Negotiate x"}):
                 answer = guarded.ask(method.upper(), place, b"{}" if method == "post" else None, headers)
@@ -301,6 +302,7 @@ def test_document_describes_what_is_answered(server: Running) -> None:
     server.store.subscriber("s", ["t"]).close()
     server.state.connections_by_id[1] = ConnectionInfo(1, "p", "a", "ingest", opened_at_ns=1)
     server.gatekeeper.bind(SLOT, "a")
+    server.state.queries.tell(QueryNews("q", "a", ("t",), 1, 2, 3.0, 4, 5.0, "", at_ns=6))
     segment = server.get("/api/v1/segments").data[0]["segment"]
     assert server.get("/api/v1/openapi.json").json == msgspec.to_builtins(OPENAPI)
     seen = 0
@@ -309,11 +311,12 @@ def test_document_describes_what_is_answered(server: Running) -> None:
             schema = operation["responses"]["200"]["content"].get("application/json", {}).get("schema", {})
             if "data" not in schema.get("properties", {}):
                 continue
-            answer = asked(server, method, path.format(channel="t", segment=segment, slot=SLOT.hex(), subscriber="s"))
+            place = path.format(channel="t", segment=segment, slot=SLOT.hex(), subscriber="s", query="q")
+            answer = asked(server, method, place)
             assert answer.data, path
             assert fits(answer.json, shape(schema)), path
             seen += 1
-    assert seen >= 16
+    assert seen == 18
 
 
 def asked(server: Running, method: str, path: str) -> Answer:
@@ -323,7 +326,7 @@ def asked(server: Running, method: str, path: str) -> Answer:
         return server.ask("POST", path, b"{}", JSON)
     if path.endswith("/seal"):
         return server.ask("POST", path)
-    if method == "post" and "subscribers" in path:
+    if method == "post" and ("subscribers" in path or "queries" in path):
         return server.ask("POST", path, b'{"channels": ["t"]}', JSON)
     if method == "post":
         return server.post("t", b'{"n": 1}')

@@ -53,12 +53,21 @@ def kind_of(error: BaseException) -> type[HoldfastError] | None:
 
 def reason_of(error: BaseException) -> str:
     """Its cause in one line."""
-    text = str(error)
+    text = str(error).strip()
+    return (
+        _bounded(text.partition("\n")[0]) if isinstance(error, HoldfastError) else reason_in(text, type(error).__name__)
+    )
+
+
+def reason_in(text: str, otherwise: str = "") -> str:
+    """The cause that a text of Spark's names, in one line; `otherwise` if it names none."""
     ours, python = _OURS.findall(text), _PYTHON.findall(text)
-    if isinstance(error, HoldfastError) or not (ours or python):
-        line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    else:
-        line = ours[-1][1] if ours else ": ".join(python[-1])
+    if ours or python:
+        return _bounded(ours[-1][1] if ours else ": ".join(python[-1]))
+    return _bounded(next((line.strip() for line in text.splitlines() if line.strip()), otherwise))
+
+
+def _bounded(line: str) -> str:
     return line if len(line) <= REASON_CHARS_MAX else line[: REASON_CHARS_MAX - 1] + "…"
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
+import pyarrow as pa
+
 from holdfast.clock import NS_PER_S, Clock, SystemClock
 from holdfast.errors import AccessRefused, BadRequest, DamagedData, ServerAway, UnknownChannel
 
@@ -88,6 +90,20 @@ class AdminClient:
         """Store an Arrow stream as a frame of a slot; the data of the answer, the same for a repeat."""
         headers = {"Content-Type": ARROW_STREAM, "X-Holdfast-Slot-Id": slot_id, "X-Holdfast-First-Fsn": str(fsn)}
         return self._ask("POST", _path(("channels", channel, "events"), {}), stream, headers)["data"]
+
+    def events(self, channel: str, **query: str) -> pa.Table:
+        """The events of a channel as of now; `start`, `end`, `columns` and `system` as the page of the API says."""
+
+        def attempt() -> pa.Table:
+            path, headers = _path(("channels", channel, "events"), query), {"Accept": ARROW_STREAM}
+            with _Exchange(self, "GET", path, body=None, headers=headers) as response:
+                try:
+                    return pa.ipc.open_stream(response).read_all()
+                except pa.ArrowException as error:
+                    raise _Again(f"the stream broke: {error}") from None
+
+        table: pa.Table = self._repeat(attempt)
+        return table
 
     def download(self, target: Path, *parts: str, etag: str, size_bytes: int) -> None:
         """A file of known size into `target`; a broken transfer is taken up where it broke."""

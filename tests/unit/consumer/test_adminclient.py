@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.consumer.adminclient import AdminClient
 from holdfast.errors import AccessRefused, BadRequest, ServerAway
-from holdfast.spark.adminclient import AdminClient
 from holdfast.spark.options import read_options
 
 DATA = bytes(range(256)) * 40
