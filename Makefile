@@ -15,7 +15,7 @@ demo: $(BASE) ## see it: a producer and the server are killed, nothing is lost
 	@$(BIN)/holdfast demo
 
 test: check ## everything a change must pass: check, then the quick tests
-	@$(BIN)/python -m pytest -q -m "not long" --ignore=tests/tidy --ignore=tests/spark --numprocesses=auto --maxprocesses=4
+	@$(BIN)/python -m pytest -q -m "not long" --ignore=tests/tidy --ignore=tests/spark --numprocesses=auto --maxprocesses=4 --dist=worksteal
 	@$(BIN)/python -m pytest -q -m "not long" tests/spark
 
 check: $(DEV) ## format, lint, types, layers, and docs against code
