@@ -70,6 +70,7 @@ def check(folder: Path, events: int) -> None:
 
 @pytest.mark.guarantee("G8")
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_an_executor_is_killed_and_the_output_has_every_event_once(tmp_path: Path) -> None:
     made(tmp_path / "d", segments=4, events=10)
     pipeline(tmp_path, batch=10)
