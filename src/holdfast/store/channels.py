@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.errors import InvalidName, LimitReached, UnknownChannel
+from holdfast.model.columns import has_dictionary
 from holdfast.model.evolution import channel_schema, conform, merge_schemas, require_same
 from holdfast.model.names import check_channel_name
 from holdfast.model.positions import ChannelId
@@ -227,14 +228,4 @@ class ChannelTable:
         return version
 
     def _version(self, channel: Channel, schema: pa.Schema) -> SchemaVersion:
-        return SchemaVersion(next(self._version_ids), channel.id, channel.name, schema, _has_dictionaries(schema))
-
-
-def _has_dictionaries(schema: pa.Schema) -> bool:
-    return any(_type_has_dictionary(field.type) for field in schema)
-
-
-def _type_has_dictionary(arrow_type: pa.DataType) -> bool:
-    if pa.types.is_dictionary(arrow_type):
-        return True
-    return any(_type_has_dictionary(arrow_type.field(n).type) for n in range(arrow_type.num_fields))
+        return SchemaVersion(next(self._version_ids), channel.id, channel.name, schema, has_dictionary(schema))
