@@ -20,6 +20,8 @@
 | consume.py | delivery: messages one by one, batches, 50 consumers, the live tail; nats-py beside it |
 | consume_load.py | its consumers, in a process of their own |
 | sender.py | a sender's hand-over, alone; frames, rows and messages through a server to its disk |
+| peers.py | SQLite, persist-queue, Redis Streams and Kafka beside ours |
+| served.py | a server in a process of its own |
 | tier.py | upload to a folder, time to durable, restore |
 | spark.py | Spark: our source beside its Parquet reader, a backlog drained, tables and channels written |
 | workload.py | events, callers, and the bare disk to compare with |

@@ -20,6 +20,7 @@ from bench import (
     ingest,
     memory,
     otlp,
+    peers,
     read,
     seal,
     sender,
@@ -35,7 +36,7 @@ from bench.workload import ROOT, Bench
 BENCHES = {"commit": commit.run, "commit_async": commit_async.run, "threads32": threads32.run, "seal": seal.run,
            "read": read.run, "startup": startup.run, "memory": memory.run, "acks": acks.run,
            "ingest": ingest.run, "sender": sender.run, "tier": tier.run, "spark": spark.run,
-           "otlp": otlp.run, "sync": sync.run, "consume": consume.run}  # fmt: skip
+           "otlp": otlp.run, "sync": sync.run, "consume": consume.run, "peers": peers.run}  # fmt: skip
 SCRATCH = ROOT / "build"
 """On the disk of the working copy, and not tracked; a system's own place for temporary files may be in memory."""
 

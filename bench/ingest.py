@@ -1,8 +1,9 @@
 """Frames over WebSocket into the store, each answered after its sync: the whole server, with a producer beside it.
 
 The limits, measured in the same turns: a bare picows server that only answers (the sockets), and the bare disk writing
-the same bytes, eight megabytes or a window per sync, as the group commit does. Then the small frames in turns with NATS
-JetStream, if it is there, as it comes and with `sync_interval: always`, which is what an OK of ours means.
+as many bytes into files that stay, eight megabytes or a window per sync, as the group commit does. Then the small
+frames in turns with NATS JetStream, if it is there, as it comes and with `sync_interval: always`, which is what an OK
+of ours means.
 
 A rate depends on what else the machine does; the processor time of the server per frame depends on it least, and stands
 beside each rate.
@@ -17,7 +18,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -25,8 +25,10 @@ import msgspec
 from bench import jetstream
 from bench.figures import Result, Target
 from bench.ingest_load import Figures, Load
+from bench.served import Served, serving
 from bench.workload import MB, MIB, ROOT, Bench, Budget, Timing, bare_disk, in_turns, rate
 
+PATH = "/api/v4/write"
 GROUP_BYTES = 8 * MIB
 """What the store commits with one sync at most."""
 
@@ -57,18 +59,6 @@ CASES = [
 ]
 
 
-class Served(NamedTuple):
-    """A server to send to."""
-
-    url: str
-    pid: int
-
-    def cpu_s(self) -> float:
-        """The processor time it has taken."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 class Sent(NamedTuple):
     """What producers found in one turn, and what it cost the server."""
 
@@ -78,7 +68,7 @@ class Sent(NamedTuple):
 
 def run(bench: Bench) -> list[Result]:
     """One figure per size and number of connections, then the small one beside its peer."""
-    with _holdfast(bench.directory / "ingest") as server, _bare_sockets() as sockets:
+    with serving(bench.directory / "ingest") as server, _bare_sockets() as sockets:
         results = [_measure(bench, case, server, sockets) for case in CASES]
         if jetstream.is_installed():
             results += [_beside_peer(bench, server, sync_always=always) for always in (False, True)]
@@ -91,7 +81,7 @@ def _measure(bench: Bench, case: Case, server: Served, sockets: Served) -> Resul
     per_sync = min(GROUP_BYTES, case.frame_bytes * case.window)
     timings = in_turns(
         {
-            "disk": partial(bare_disk, bench.directory, bytes(per_sync), Budget(seconds / 2)),
+            "disk": partial(bare_disk, bench.directory, os.urandom(per_sync), Budget(seconds / 2), keep=True),
             "ours": partial(_produce, case, server, seconds, found[server]),
             "sockets": partial(_produce, case, sockets, seconds, found[sockets]),
         },
@@ -141,31 +131,18 @@ def _beside_peer(bench: Bench, server: Served, *, sync_always: bool) -> Result:
 
 
 @contextmanager
-def _holdfast(directory: Path) -> Iterator[Served]:
-    command = [sys.executable, "-m", "holdfast.cli.main", "serve", "--data", str(directory)]
-    options = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
-    ) as server:
-        assert server.stdout is not None
-        ready = dict(word.split("=", 1) for word in server.stdout.readline().split()[2:])
-        yield Served(f"{ready['data']}/api/v4/write", server.pid)
-        server.terminate()
-
-
-@contextmanager
 def _bare_sockets() -> Iterator[Served]:
     with subprocess.Popen(
         [sys.executable, "-m", "bench.bare_sockets"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as server:
         assert server.stdout is not None
-        yield Served(f"ws://127.0.0.1:{server.stdout.readline().strip()}/", server.pid)
+        yield Served(f"ws://127.0.0.1:{server.stdout.readline().strip()}", server.pid)
         server.terminate()
 
 
 def _produce(case: Case, server: Served, seconds: float, into: list[Sent]) -> Timing:
     per_connection = max(1, case.window // case.connections)
-    load = Load(server.url, case.frame_bytes, per_connection, case.connections, seconds)
+    load = Load(f"{server.url}{PATH}", case.frame_bytes, per_connection, case.connections, seconds)
     before_s = server.cpu_s()
     done = subprocess.run(
         [sys.executable, "-m", "bench.ingest_load", msgspec.json.encode(load).decode()],

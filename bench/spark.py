@@ -7,12 +7,9 @@ what else the machine does than seconds of a clock. Each case runs once to warm 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.figures import Result, Target
 from bench.read import _mapped
-from bench.workload import CHANNEL, GB, MB, ROOT, Bench, events, touch
+from bench.served import serving
+from bench.workload import CHANNEL, GB, MB, Bench, events, touch
 from holdfast.spark import land, session
 from holdfast.store.store import Store
 
@@ -106,27 +104,13 @@ def _writing(case: Case) -> list[Result]:
     rows = measured(lambda: _to_table(case))
     native = measured(lambda: _native(case))
     landed = measured(lambda: _landed(case))
-    with _served(case.directory / "server") as admin:
-        sent = measured(lambda: _to_channel(case, admin))
+    with serving(case.directory / "server") as server:
+        sent = measured(lambda: _to_channel(case, server.admin))
     return [
         _result(case, "to a Parquet table, rows", rows, native, limit_is=WRITER),
         _result(case, "to a Parquet table, landed", landed, native, limit_is=WRITER),
         _result(case, "to a channel", sent),
     ]
-
-
-@contextmanager
-def _served(directory: Path) -> Iterator[str]:
-    """The admin address of a server."""
-    command = [sys.executable, "-m", "holdfast.cli.main", "serve", "--data", str(directory)]
-    options = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
-    ) as server:
-        assert server.stdout is not None
-        ready = dict(word.split("=", 1) for word in server.stdout.readline().split()[2:])
-        yield ready["admin"]
-        server.terminate()
 
 
 def _result(

@@ -9,16 +9,13 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from bench.figures import Result
-from bench.ingest import Served
+from bench.served import Served, serving
 from bench.sync_load import Figures, Load
 from bench.workload import ROOT, Bench, Budget, Timing, bare_disk, in_turns, rate
 
@@ -46,7 +43,9 @@ CASES = [Case(1, 1), Case(32, 1), Case(32, 50), Case(32, 1, one_project=True)]
 
 def run(bench: Bench) -> list[Result]:
     """One figure per shape of load."""
-    with _holdfast(bench.directory / "sync") as server:
+    config = bench.directory / "sync.yaml"
+    config.write_text("sync: {messages_per_second: 0}\n", encoding="utf-8")
+    with serving(bench.directory / "sync", "-c", str(config)) as server:
         return [_measure(bench, case, server) for case in CASES]
 
 
@@ -76,7 +75,7 @@ def _measure(bench: Bench, case: Case, server: Served) -> Result:
 
 def _produce(case: Case, server: Served, seconds: float, into: list[Figures]) -> Timing:
     seed = CASES.index(case) * 1000 + len(into)
-    load = Load(server.url, case.connections, case.batch, case.one_project, seconds, seed)
+    load = Load(f"{server.url}/v1/sync", case.connections, case.batch, case.one_project, seconds, seed)
     done = subprocess.run(
         [sys.executable, "-m", "bench.sync_load", msgspec.json.encode(load).decode()],
         capture_output=True, cwd=ROOT, check=True, timeout=60 + load.seconds,
@@ -84,18 +83,3 @@ def _produce(case: Case, server: Served, seconds: float, into: list[Figures]) ->
     figures = msgspec.json.decode(done.stdout, type=Figures)
     into.append(figures)
     return Timing(figures.events, figures.seconds)
-
-
-@contextmanager
-def _holdfast(directory: Path) -> Iterator[Served]:
-    command = [sys.executable, "-m", "holdfast.cli.main", "serve", "--data", str(directory)]
-    config = directory.with_suffix(".yaml")
-    config.write_text("sync: {messages_per_second: 0}\n", encoding="utf-8")
-    options = ["-c", str(config), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
-    ) as server:
-        assert server.stdout is not None
-        ready = dict(word.split("=", 1) for word in server.stdout.readline().split()[2:])
-        yield Served(f"{ready['data']}/v1/sync", server.pid)
-        server.terminate()
