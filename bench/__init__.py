@@ -20,6 +20,8 @@
 | consume.py | delivery: messages one by one, batches, 50 consumers, the live tail; nats-py beside it |
 | consume_load.py | its consumers, in a process of their own |
 | sender.py | a sender's hand-over, alone; frames, rows and messages through a server to its disk |
+| growth.py | how cost grows with channels, connections, subscribers, segments and bytes |
+| plots.py | `python -m bench.plots FILE DIR`: draws the curves of `growth.py` |
 | peers.py | SQLite, persist-queue, Redis Streams and Kafka beside ours |
 | served.py | a server in a process of its own |
 | tier.py | upload to a folder, time to durable, restore |

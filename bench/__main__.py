@@ -17,6 +17,7 @@ from bench import (
     commit,
     commit_async,
     consume,
+    growth,
     ingest,
     memory,
     otlp,
@@ -30,13 +31,15 @@ from bench import (
     threads32,
     tier,
 )
-from bench.figures import Result, conditions, filesystem_of, markdown, table
+from bench.figures import Result, conditions, filesystem_of, markdown, remember, table
 from bench.workload import ROOT, Bench
 
 BENCHES = {"commit": commit.run, "commit_async": commit_async.run, "threads32": threads32.run, "seal": seal.run,
            "read": read.run, "startup": startup.run, "memory": memory.run, "acks": acks.run,
            "ingest": ingest.run, "sender": sender.run, "tier": tier.run, "spark": spark.run,
-           "otlp": otlp.run, "sync": sync.run, "consume": consume.run, "peers": peers.run}  # fmt: skip
+           "otlp": otlp.run, "sync": sync.run, "consume": consume.run, "peers": peers.run,
+           "growth": growth.run}  # fmt: skip
+HISTORY = ROOT / "docs" / "performance-history.jsonl"
 SCRATCH = ROOT / "build"
 """On the disk of the working copy, and not tracked; a system's own place for temporary files may be in memory."""
 
@@ -47,6 +50,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="a glance, below a minute; figures are rough")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the results here")] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print the body of the performance page")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help=f"add the results to {HISTORY.relative_to(ROOT)}")] = False,
     directory: Annotated[Path, typer.Option("--dir", help="measure on the disk of this directory")] = SCRATCH,
 ) -> None:
     """Measure, with the limits of this machine beside each figure."""
@@ -65,6 +69,8 @@ def main(
     if json_file is not None:
         found = {"quick": quick, "conditions": found_conditions, "results": [result.as_json() for result in results]}
         json_file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if keep:
+        remember(HISTORY, found_conditions, results)
     if as_markdown:
         print(markdown(found_conditions, results))
     else:

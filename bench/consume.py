@@ -91,13 +91,14 @@ def _name() -> str:
 
 
 def _consume(load: Load, into: list[Figures] | None = None) -> Timing:
-    found = _load(load)
+    found = consuming(load)
     if into is not None:
         into.append(found)
     return Timing(found.events, found.seconds, found.latencies_s)
 
 
-def _load(load: Load) -> Figures:
+def consuming(load: Load) -> Figures:
+    """Consumers in a process of their own, until they have everything."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.consume_load", msgspec.json.encode(load).decode()],
         stdout=subprocess.PIPE, cwd=ROOT, check=True, timeout=180,
@@ -107,5 +108,5 @@ def _load(load: Load) -> Figures:
 
 def _peer(bench: Bench, events: int) -> Timing:
     with jetstream.running(bench.directory, sync_always=False) as port:
-        found = _load(Load("jetstream", f"127.0.0.1:{port}", events))
+        found = consuming(Load("jetstream", f"127.0.0.1:{port}", events))
     return Timing(found.events, found.seconds)

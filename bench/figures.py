@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -107,6 +109,18 @@ def markdown(conditions: Mapping[str, str], results: Sequence[Result]) -> str:
         lines += ["", f"## {bench}", "", _line([HEADINGS[1:][n] for n in kept]), _line(["---"] * len(kept))]
         lines += [_line([row[n] for n in kept]) for row in rows]
     return "\n".join(lines)
+
+
+def remember(history: Path, conditions: Mapping[str, str], results: Sequence[Result]) -> None:
+    """Add a run to the history: a line for each figure, with its day, its ratio and the load it was measured at."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    with history.open("a", encoding="utf-8") as file:
+        for result in results:
+            ratio = None if result.ratio is None else round(result.ratio, 3)
+            line = {"date": today, "load": conditions["load at the start"], "bench": result.bench, "case": result.case,
+                    "figure": round(result.figure, 3), "unit": result.unit, "ratio": ratio,
+                    "limit_is": result.limit_is}  # fmt: skip
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def _line(cells: Sequence[str]) -> str:

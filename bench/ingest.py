@@ -141,6 +141,12 @@ def _bare_sockets() -> Iterator[Served]:
 
 
 def _produce(case: Case, server: Served, seconds: float, into: list[Sent]) -> Timing:
+    into.append(producing(case, server, seconds))
+    return Timing(into[-1].figures.frames, into[-1].figures.seconds)
+
+
+def producing(case: Case, server: Served, seconds: float) -> Sent:
+    """Producers in a process of their own, for so long."""
     per_connection = max(1, case.window // case.connections)
     load = Load(f"{server.url}{PATH}", case.frame_bytes, per_connection, case.connections, seconds)
     before_s = server.cpu_s()
@@ -148,6 +154,4 @@ def _produce(case: Case, server: Served, seconds: float, into: list[Sent]) -> Ti
         [sys.executable, "-m", "bench.ingest_load", msgspec.json.encode(load).decode()],
         capture_output=True, cwd=ROOT, check=True, timeout=60 + load.seconds,
     )  # fmt: skip
-    figures = msgspec.json.decode(done.stdout, type=Figures)
-    into.append(Sent(figures, server.cpu_s() - before_s))
-    return Timing(figures.frames, figures.seconds)
+    return Sent(msgspec.json.decode(done.stdout, type=Figures), server.cpu_s() - before_s)

@@ -46,7 +46,7 @@ def _segments(bench: Bench, count: int) -> Result:
             store.commit_frame([Entry(f"{CHANNEL}-{number:03d}", batch) for number in range(CHANNELS)])
             store.flush()
         assert store.statistics().segments == count
-    opened = sorted((_open(directory) for _ in range(3)), key=lambda found: float(found["seconds"]))[1]
+    opened = sorted((opening(directory) for _ in range(3)), key=lambda found: float(found["seconds"]))[1]
     return Result(
         "startup", f"{count:,} segments", opened["seconds"], "s", target=SEGMENTS_TARGET, also=_memory(opened)
     )
@@ -60,7 +60,7 @@ def _log(bench: Bench, size: str, log_bytes: int) -> Result:
         assert child.stdout.readline() == "full\n", "the process that fills the log ended early"
         os.kill(child.pid, signal.SIGKILL)
     found = sum(file.stat().st_size for file in (directory / "wal").glob("*.log"))
-    opened = _open(directory)
+    opened = opening(directory)
     return Result("startup", f"log of {size} frames", opened["seconds"] * GB / found, "s per GB", target=LOG_TARGET,
                   also={"log MB": found / MB, "frames": opened["frames"], **_memory(opened)})  # fmt: skip
 
@@ -69,7 +69,8 @@ def _memory(opened: dict[str, Any]) -> dict[str, float | str]:
     return {"peak RSS MB": opened["peak_rss_mb"]}
 
 
-def _open(directory: Path) -> dict[str, Any]:
+def opening(directory: Path) -> dict[str, Any]:
+    """What a fresh process found when it opened a store: `seconds`, `frames`, `peak_rss_mb`."""
     arguments = [sys.executable, "-m", "bench.startup", "open", str(directory)]
     answer = subprocess.run(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(answer.stdout)
