@@ -2,7 +2,7 @@
 # Choose an interpreter with  make test PYTHON=/path/to/python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check prove bench fmt clean
+.PHONY: help demo test check prove bench docs dist sbom fmt clean
 
 BIN := .venv/bin
 BASE := .venv/.ready-base
@@ -30,6 +30,18 @@ prove: check ## the long proof: all tests, many more examples and crash points
 
 bench: $(DEV) ## measure, with the limits of this machine beside each figure
 	@$(BIN)/python -m bench
+
+docs: $(DEV) ## build the documentation site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: $(DEV) sbom ## build wheel, source distribution and bill of materials into dist
+	@$(BIN)/uv build --offline --no-build-isolation --quiet --out-dir dist
+	@ls -l dist
+
+SBOM := dist/holdfast.cdx.json
+sbom: $(DEV) ## write what the package with all its extras is made of (CycloneDX)
+	@mkdir -p $(dir $(SBOM))
+	@$(BIN)/uv export --quiet --frozen --offline --no-dev --all-extras --format cyclonedx1.5 --preview-features sbom-export --output-file $(SBOM)
 
 fmt: $(DEV) ## format the code and mend what lint can mend
 	@$(BIN)/ruff check --fix --quiet . || true

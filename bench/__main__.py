@@ -20,6 +20,7 @@ from bench import (
     growth,
     ingest,
     memory,
+    otap,
     otlp,
     peers,
     read,
@@ -37,7 +38,7 @@ from bench.workload import ROOT, Bench
 BENCHES = {"commit": commit.run, "commit_async": commit_async.run, "threads32": threads32.run, "seal": seal.run,
            "read": read.run, "startup": startup.run, "memory": memory.run, "acks": acks.run,
            "ingest": ingest.run, "sender": sender.run, "tier": tier.run, "spark": spark.run,
-           "otlp": otlp.run, "sync": sync.run, "consume": consume.run, "peers": peers.run,
+           "otlp": otlp.run, "otap": otap.run, "sync": sync.run, "consume": consume.run, "peers": peers.run,
            "growth": growth.run}  # fmt: skip
 HISTORY = ROOT / "docs" / "performance-history.jsonl"
 SCRATCH = ROOT / "build"

@@ -1,8 +1,8 @@
 """`Store.commit` against the bare disk: from one row to 1 MiB, one caller and 32.
 
 The limit is one thread that writes the same bytes with `pwrite` and `fdatasync` into pre-allocated files. A store
-writes more: a header per record, the making of a log file every 64 MiB, and every event a second time into its segment.
-Three views of it:
+writes more: a header per record, the making of files, and small frames a second time into their segments. Large ones
+are written once, with a reference in the log beside (`segment.direct_size`). Three views of it:
 
 - by size: as long as the clock says; large batches are sealed beside.
 - 1 MiB in bursts below `segment.target_size`: nothing is sealed meanwhile.

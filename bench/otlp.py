@@ -3,6 +3,9 @@
 The client sends ready-made requests over gRPC, a window in flight, and shares the machine with the server; so the
 processor time of the server per million logs stands beside each rate. The limit of the durable cases is the same graph
 without its persistence node: the receiver, and an exporter that drops everything.
+
+With several cores the client has as many connections as they have together, since the kernel gives whole connections
+to cores; on a machine of two cores the client takes its part of them, so that more cores cannot be twice as fast there.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import grpc  # type: ignore[import-untyped]
@@ -31,6 +35,7 @@ LOGS = 512
 """Records in a request: what SDKs send by default."""
 WINDOW = 64
 """Requests in flight: as many clients, or a collector with a queue."""
+CORES, CONNECTIONS = 2, 8
 ACCEPTED = Target(300_000)
 OFFERED_LOGS_PER_S = 100_000
 """A steady load, below what saturates two cores that the client shares."""
@@ -92,7 +97,26 @@ def run(bench: Bench) -> list[Result]:
                     also=latencies(offered["durable"]),
                 )
             )
-    return [*results, *_pieces(bench)]
+    return [*results, _cores(bench, budget), *_pieces(bench)]
+
+
+def _cores(bench: Bench, budget: Budget) -> Result:
+    """The same graph in one process and in several."""
+    with (
+        _graph(bench.directory / "one-core", "raw", durable=True) as one,
+        _graph(bench.directory / "many-cores", "raw", durable=True, cores=CORES) as many,
+    ):
+        ways = {"one": lambda: one.spread(budget), "many": lambda: many.spread(budget)}
+        found = in_turns(ways, rounds=bench.rounds(3))
+    return Result(
+        "otlp",
+        f"logs, raw, {CORES} cores, {CONNECTIONS} connections",
+        rate(found["many"]) * LOGS,
+        "logs/s",
+        limit=rate(found["one"]) * LOGS,
+        limit_is="one core",
+        also={"CPU s per million": many.cpu_per_million, "one core": one.cpu_per_million},
+    )
 
 
 def _pieces(bench: Bench) -> Iterator[Result]:
@@ -191,32 +215,42 @@ class _Running:
 
     def send(self, budget: Budget) -> Timing:
         """Requests, a window in flight, until the budget is used up."""
-        before = self._process.cpu_times()
-        with grpc.insecure_channel(self._address) as channel:
-            export = channel.unary_unary(Signal.LOGS.method)
-            under_way = deque(export.future(self._body) for _ in range(WINDOW))
+        return self.spread(budget, connections=1)
+
+    def spread(self, budget: Budget, *, connections: int = CONNECTIONS) -> Timing:
+        """The same over several connections."""
+        before = self._cpu()
+        with ExitStack() as opened:
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            channels = [opened.enter_context(grpc.insecure_channel(self._address, options)) for _ in range(connections)]
+            exports = cycle([channel.unary_unary(Signal.LOGS.method) for channel in channels])
+            under_way = deque(next(exports).future(self._body) for _ in range(WINDOW))
             started, calls = time.perf_counter(), 0
             while time.perf_counter() - started < budget.seconds:
                 under_way.popleft().result()
                 calls += 1
-                under_way.append(export.future(self._body))
+                under_way.append(next(exports).future(self._body))
             while under_way:
                 under_way.popleft().result()
                 calls += 1
             seconds = time.perf_counter() - started
-        after = self._process.cpu_times()
-        self._cpu_s += after.user + after.system - before.user - before.system
+        self._cpu_s += self._cpu() - before
         self._logs += calls * LOGS
         return Timing(calls, seconds)
 
+    def _cpu(self) -> float:
+        """Processor seconds of the server and its cores."""
+        times = [process.cpu_times() for process in (self._process, *self._process.children())]
+        return float(sum(one.user + one.system for one in times))
+
 
 @contextmanager
-def _graph(directory: Path, payload: str, *, durable: bool) -> Iterator[_Running]:
+def _graph(directory: Path, payload: str, *, durable: bool, cores: int = 1) -> Iterator[_Running]:
     directory.mkdir()
     file = directory / "graph.yaml"
     text = _RECEIVER % ("store" if durable else "drop", payload) + (_STORE if durable else "")
     file.write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "holdfast.cli.main", "pipeline", "run", str(file)]
+    command = [sys.executable, "-m", "holdfast.cli.main", "pipeline", "run", str(file), "--cores", str(cores)]
     with (directory / "stderr").open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert process.stdout is not None

@@ -62,7 +62,7 @@ install_uv() {
 # by the hashes in uv.lock.
 install_locked() {
     case $WANT in
-        base) groups="--no-default-groups --extra server --extra spark" exact=--inexact ;; # leaves what `dev` added
+        base) groups="--no-default-groups --extra server --extra otlp --extra spark" exact=--inexact ;; # leaves what `dev` added
         dev) groups="--group dev --extra all" exact= ;;
         *) stop "unknown set '$WANT': base or dev" ;;
     esac

@@ -10,6 +10,7 @@
     │   │   └── NotConfirmed   an answer to messages did not reach the server; they come again
     │   ├── QuotaReached       a limit of the one who calls is reached; says when to come back
     │   ├── ServerAway         the admin server does not answer, or answers that it cannot now
+    │   ├── StreamBroken       a stream of batches cannot be read any further; send the batch on another one
     │   ├── SlotFull           a sender has no room left; says whether the server is slow or away
     │   ├── TierUnavailable    the object store does not answer, or answers that it cannot now
     │   └── Reentered          a signal handler called what it interrupted; nothing was taken
@@ -153,6 +154,14 @@ class ServerAway(RetryLater):
         self.addr = addr
         self.reason = reason
         self.waited_s = waited_s
+
+
+class StreamBroken(RetryLater):
+    """A stream of batches that build on each other cannot be read any further. This batch may be sound."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(f"the stream cannot be read any further: {reason}; open another one and send the batch again")
+        self.reason = reason
 
 
 class SlotFull(RetryLater):

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.consumer.adminclient import AdminClient
+from holdfast.consumer.adminclient import AdminClient, ServerAt
 from holdfast.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 ADDR_DEFAULT = "http://127.0.0.1:9001"
 PATIENCE_S = 5.0
 """How long a server may be away."""
-
-
-class _Server(NamedTuple):
-    addr: str
-    token: str
-    token_file: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,12 @@ def read(
 ) -> Events:
     """The events of a channel; `start` and `end` are seqs, `first`, `last`, or times with their zone.
 
-    `token` is the credential for the server; a `Path` is a file that holds it.
+    >>> trades = holdfast.read("trades", addr="http://127.0.0.1:9001", columns=["price"])
+    >>> trades.table.to_pydict()
+    {'price': [12.5, 7.0]}
+
+    Without `addr` and `path` it is the server on this machine. `token` is the credential for the server; a `Path` is a
+    file that holds it.
     """
     if path is not None:
         if addr:
@@ -105,7 +104,7 @@ def channels(*, addr: str = "", path: str | Path | None = None, token: str | Pat
 
 def _client(addr: str, token: str | Path) -> AdminClient:
     text, file = ("", str(token)) if isinstance(token, Path) else (token, "")
-    return AdminClient(_Server(addr or ADDR_DEFAULT, text, file), patience_s=PATIENCE_S)
+    return AdminClient(ServerAt(addr or ADDR_DEFAULT, text, file), patience_s=PATIENCE_S)
 
 
 def _text(position: int | str | datetime) -> str:

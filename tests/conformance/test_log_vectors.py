@@ -10,6 +10,9 @@ import pyarrow as pa
 from holdfast.disk.appendlog import FileHeader
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.records import Record, decode, encode
+from holdfast.model.frame import SlotFrame
+from holdfast.model.positions import ChannelId, Fsn
+from holdfast.store.wal.codec import FORM_REFERENCE, NO_OPTIONS, EntryPlace, Reference, decode_frame, encode_frame
 
 STORE_ID = bytes(range(16))
 FILE_ID = 0x1122334455667789
@@ -21,6 +24,11 @@ RECORD = bytes.fromhex(
 HEADER = bytes.fromhex(
     "48464c4f47000d0a0100400001000000000102030405060708090a0b0c0d0e0f"
     "070000000000000040e2010000000000897766554433221177616c004fec2130"
+)
+REFERENCE = Reference(segment_seq=7, offset_bytes=184, size_bytes=1048960, crc32c=0x1234ABCD)
+REFERRING_FRAME = bytes.fromhex(
+    "0700000000000000b8000000000000008001100000000000cdab3412000000000500000002000000e9030000000000002c0100000200000000000000"
+    "0000000020000000000000000201010000000000d10700000000000000002a36fe9c97170900000000000000000102030405060708090a0b0c0d0e0f"
 )
 
 
@@ -68,3 +76,32 @@ def test_file_header_vector_has_its_fields_where_the_picture_says() -> None:
     assert struct.unpack_from("<QQQ", HEADER, 32) == (7, 123456, FILE_ID)
     assert HEADER[56:60] == b"wal\0"
     assert struct.unpack_from("<I", HEADER, 60)[0] == crc32c(HEADER[:60])
+
+
+def test_frame_with_a_reference_is_written_as_the_vector() -> None:
+    place = EntryPlace(ChannelId(5), 2, 1001, REFERENCE.payload(300), NO_OPTIONS)
+    record = encode_frame(
+        [place],
+        identity=SlotFrame(STORE_ID, Fsn(9)),
+        first_committed_id=2001,
+        ingested_at_ns=1_700_000_000_000_000_000,
+        payload_crc=crc32c(place.payload.buffer),
+    )
+    written = b"".join(record.buffers)
+    assert written == REFERRING_FRAME
+    assert (record.kind, record.payload_bytes, record.payload_crc) == (3, len(written), crc32c(written))
+
+
+def test_frame_vector_with_a_reference_is_read_back() -> None:
+    frame = decode_frame(pa.py_buffer(REFERRING_FRAME))
+    (entry,) = frame.entries
+    assert (frame.first_committed_id, frame.identity) == (2001, SlotFrame(STORE_ID, Fsn(9)))
+    assert (entry.channel_id, entry.schema_id, entry.first_seq) == (5, 2, 1001)
+    assert (entry.payload.form, entry.payload.rows, entry.payload.arrow_bytes) == (FORM_REFERENCE, 300, 1048960)
+    assert entry.payload.reference == REFERENCE
+
+
+def test_frame_vector_with_a_reference_has_its_fields_where_the_picture_says() -> None:
+    assert struct.unpack_from("<QQQII", REFERRING_FRAME) == (7, 184, 1048960, 0x1234ABCD, 0)
+    assert struct.unpack_from("<IIQIHHIIQ", REFERRING_FRAME, 32) == (5, 2, 1001, 300, 2, 0, 0, 0, 32)
+    assert struct.unpack_from("<BBH", REFERRING_FRAME, 72) == (2, 1, 1)

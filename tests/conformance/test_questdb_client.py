@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import errno
 import ipaddress
 import uuid
 import warnings
@@ -15,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from holdfast.testing import CrashFilesystem
 from tests.conformance.certificates import OPENSSL, make_certificates
+from tests.e2e.served import free_port
 from tests.unit.server.harness import PATIENCE_S, RunningServer
 
 questdb = pytest.importorskip("questdb")
@@ -251,6 +254,47 @@ def test_full_channel_is_a_write_error_that_the_client_tries_again(tmp_path: Pat
         assert any("max_msgs" in found.message for found in errors)
         close_quietly(sender)
         assert running.rows("small") == [1]
+
+
+def test_internal_error_is_tried_again_and_says_nothing_of_the_inside(tmp_path: Path) -> None:
+    """What nobody foresaw: the disk of the access records fails when a new channel of this caller is to be noted."""
+    disk = CrashFilesystem()
+    errors: list[Any] = []
+    failures = [errno.EIO, errno.EIO]
+    with RunningServer(tmp_path, {"limits": {"*": {"channels": 10}}}, access_filesystem=disk) as running:
+        sender = open_sender(running.port, FAST, error_handler=errors.append)
+        put(sender, 1)
+        flush_and_wait(sender)
+        disk.fail_when(lambda _operation, path: failures.pop() if failures and "bindings" in path.name else None)
+        put(sender, 2, table="another")
+        flush_and_wait(sender)
+        sender.close()
+        assert {error.category for error in errors} == {questdb.SenderErrorCategory.InternalError}
+        assert all(error.message.endswith("its log has the reason") for error in errors)
+        assert (running.rows("trades"), running.rows("another")) == ([1], [2])
+
+
+@pytest.mark.guarantee("G10")
+def test_client_keeps_what_a_failed_store_did_not_accept_for_the_next_process(tmp_path: Path) -> None:
+    disk = CrashFilesystem()
+    port = free_port()
+    settings = {"server.listen": f"127.0.0.1:{port}"}
+    sender = None
+    with RunningServer(tmp_path, settings, filesystem=disk) as running:
+        sender = open_sender(port, FAST)
+        put(sender, 1)
+        flush_and_wait(sender)
+        disk.fail_when(lambda _operation, path: errno.EIO if "wal" in path.parts else None)
+        put(sender, 2)
+        after = flush(sender)
+        running.join()
+        assert running.failure is not None
+        assert not sender.await_acked_fsn(after, 1)
+    with RunningServer(tmp_path, settings, filesystem=disk.after_power_cut(1)) as running:
+        put(sender, 3)
+        flush_and_wait(sender)
+        sender.close()
+        assert running.rows("trades") == [1, 2, 3]
 
 
 def test_durable_acks_are_refused_while_there_is_no_object_store(tmp_path: Path) -> None:

@@ -1,28 +1,24 @@
-"""What was asked of a store and what it answered, and the comparison of that with what the store holds.
+"""What was asked of a store and what it answered, as a history for the checker of `holdfast.testing.history`.
 
-The checks, after every restart (guarantees G1, G3 and G4):
-
-- an accepted event is there, once, under the number of its receipt, with its own value;
-- a frame that got no answer is there as a whole or not at all, over all its channels, as far as no other frame brings
-  the same events;
-- nothing else is there;
-- what one reader saw under a seq or a committed_id, every later reader sees there: no number is given out twice;
-- seqs are 1, 2, 3 … without a gap; the events of a channel are in the order in which they were sent;
-- reading by committed_id gives the same events as reading channel by channel;
-- no two segment files ever had the same number.
+After every restart (guarantees G1, G3 and G4) the checker says whether an accepted event is there, once, under the
+number of its receipt; a frame without an answer is there as a whole or not at all; nothing else is there; no number was
+given out twice; seqs have no gaps, and the events of a channel are in the order in which they were sent. Three things
+are looked at here: the values of events, that reading by committed_id gives the same events as reading channel by
+channel, and that no two segment files ever had the same number.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from holdfast import Store
 from holdfast.errors import UnknownChannel
 from holdfast.model.frame import EventIds, FrameReceipt
-from holdfast.testing import CrashFilesystem
+from holdfast.testing import CrashFilesystem, history
+from holdfast.testing.history import Accepted, Happening, Row, Sent
 from tests.crash.workload import CHANNELS, Frame, Note, event, send
 
 _SEGMENT = re.compile(r"seg-(\d+)\.arrow")
@@ -43,45 +39,30 @@ class Ledger:
     """One history, over any number of restarts."""
 
     gapless: bool = True
-    """Whether seqs must follow each other; a weak flush policy skips some."""
+    """Whether seqs must follow each other; a weak flush policy skips some, and what it accepted may be lost."""
     asked: list[Frame] = field(default_factory=list)
     answers: dict[Frame, FrameReceipt] = field(default_factory=dict)
-    seen: dict[tuple[str, int], Stored] = field(default_factory=dict)
-    seen_ids: dict[int, Stored] = field(default_factory=dict)
-    order: dict[str, list[int]] = field(default_factory=lambda: {channel: [] for channel in CHANNELS})
-    since: list[Frame] = field(default_factory=list)
-    """Frames sent since the last check."""
+    """What counts as answered; a test that takes an answer away takes it out of here."""
+    said: list[tuple[Frame, FrameReceipt | None] | history.Stored] = field(default_factory=list)
+    """Calls, answers and what was found, in order."""
     segments: Counter[int] = field(default_factory=Counter)
 
     def copy(self) -> Ledger:
         """The same history so far, to be continued in another way."""
-        return Ledger(
-            self.gapless,
-            list(self.asked),
-            dict(self.answers),
-            dict(self.seen),
-            dict(self.seen_ids),
-            {channel: list(numbers) for channel, numbers in self.order.items()},
-            list(self.since),
-            Counter(self.segments),
-        )
+        return Ledger(self.gapless, list(self.asked), dict(self.answers), list(self.said), Counter(self.segments))
 
     def note(self, frame: Frame, receipt: FrameReceipt | None) -> None:
         """Write down a call, or its answer."""
+        self.said.append((frame, receipt))
         if receipt is None:
             self.asked.append(frame)
-            self.since.append(frame)
-            return
-        before = self.answers.setdefault(frame, receipt)
-        if receipt.duplicate and not isinstance(frame.identity, EventIds):
-            assert positions(receipt) == positions(before), f"{frame.name} was answered with two places"
-        elif before is not receipt:
-            assert isinstance(frame.identity, EventIds), f"{frame.name} was stored twice"
+        else:
+            self.answers.setdefault(frame, receipt)
 
     def refused(self, frame: Frame) -> None:
         """Write down that the last call was refused: nothing of it may ever be seen, unless it is sent again."""
         assert self.asked.pop() is frame
-        assert self.since.pop() is frame
+        assert self.said.pop() == (frame, None)
 
     def note_segments(self, disk: CrashFilesystem) -> None:
         """Write down the numbers of the segment files that were named on this disk."""
@@ -96,65 +77,34 @@ class Ledger:
 
     def check(self, store: Store) -> None:
         """Compare the store with this history; raises AssertionError."""
-        stored = {channel: read_channel(store, channel) for channel in CHANNELS}
-        for channel, found in stored.items():
-            self._check_channel(channel, found)
-        by_number = {item.number: item for found in stored.values() for item in found}
-        for frame, receipt in self.answers.items():
-            self._check_answered(frame, receipt, by_number)
-        self._check_unanswered(set(by_number))
-        self._check_committed(store, stored)
-        self.since.clear()
+        found = [item for channel in CHANNELS for item in read_channel(store, channel)]
+        rows = tuple(Row(item.channel, item.seq, item.number, item.committed_id) for item in found)
+        self.said.append(history.Stored(rows))
+        history.require(list(self._happenings()), gapless=self.gapless)
+        self._check_committed(store, found)
 
-    def _check_channel(self, channel: str, found: list[Stored]) -> None:
-        numbers = [item.number for item in found]
-        assert len(set(numbers)) == len(numbers), f"{channel}: events stored twice: {numbers}"
-        seqs = [item.seq for item in found]
-        if self.gapless:
-            assert seqs == list(range(1, len(seqs) + 1)), f"{channel}: seqs have gaps: {seqs}"
-        assert seqs == sorted(set(seqs))
-        for item in found:
-            assert self.seen.setdefault((channel, item.seq), item) == item, f"{channel} {item.seq} changed its meaning"
-            assert self.seen_ids.setdefault(item.committed_id, item) == item, f"{item.committed_id} changed its meaning"
-        self._check_order(channel, numbers)
+    def _happenings(self) -> Iterator[Happening]:
+        for said in self.said:
+            if isinstance(said, history.Stored):
+                yield said
+                continue
+            frame, receipt = said
+            if receipt is None:
+                yield from (Sent("caller", channel, ids, frame.name) for channel, ids in frame.events.items())
+            elif frame in self.answers:
+                yield from self._accepted(frame, receipt)
 
-    def _check_order(self, channel: str, numbers: list[int]) -> None:
-        expected = list(self.order[channel])
-        known = set(expected)
-        for frame in self.since:
-            fresh = [number for number in frame.events.get(channel, ()) if number in numbers and number not in known]
-            expected += fresh
-            known.update(fresh)
-        if self.gapless:
-            assert numbers == expected, f"{channel}: {numbers} is not what was sent: {expected}"
-        else:
-            assert numbers == [number for number in expected if number in set(numbers)]
-        self.order[channel] = numbers
-
-    def _check_answered(self, frame: Frame, receipt: FrameReceipt, by_number: dict[int, Stored]) -> None:
-        missing = [number for number in frame.numbers() if number not in by_number]
-        assert not missing or not self.gapless, f"{frame.name} was accepted, but {missing} are lost"
-        if isinstance(frame.identity, EventIds):
+    def _accepted(self, frame: Frame, receipt: FrameReceipt) -> Iterator[Accepted]:
+        weak = not self.gapless
+        if isinstance(frame.identity, EventIds):  # some of them may be elsewhere since before
+            yield from (Accepted(channel, ids, weak=weak) for channel, ids in frame.events.items())
             return
-        for answer, (channel, numbers) in zip(receipt.entries, frame.events.items(), strict=True):
+        for answer, (channel, ids) in zip(receipt.entries, frame.events.items(), strict=True):
             assert answer.channel == channel
-            for offset, number in enumerate(numbers):
-                expected = Stored(channel, answer.first_seq + offset, answer.first_committed_id + offset, number)
-                assert by_number.get(number, expected) == expected, f"{frame.name}: the receipt was wrong"
+            yield Accepted(channel, ids, answer.first_seq, answer.first_committed_id, weak)
 
-    def _check_unanswered(self, present: set[int]) -> None:
-        promised = {number for frame in self.answers for number in frame.numbers()}
-        allowed = set(promised)
-        frames = set(self.asked)  # one that was sent again is still one
-        senders = Counter(number for frame in frames for number in frame.numbers())
-        for frame in frames:
-            allowed |= set(frame.numbers())
-            fresh = {number for number in frame.numbers() if senders[number] == 1} - promised  # no other may bring them
-            assert fresh <= present or fresh.isdisjoint(present), f"{frame.name} is there in part: {fresh & present}"
-        assert present <= allowed, f"events nobody sent: {present - allowed}"
-
-    def _check_committed(self, store: Store, stored: dict[str, list[Stored]]) -> None:
-        expected = sorted((item for found in stored.values() for item in found), key=lambda item: item.committed_id)
+    def _check_committed(self, store: Store, stored: list[Stored]) -> None:
+        expected = sorted(stored, key=lambda item: item.committed_id)
         found = [
             (channel, number) for channel, batch in store.read_committed() for number in batch.column("n").to_pylist()
         ]
@@ -167,11 +117,6 @@ class Ledger:
                 answered = frame in self.answers
                 receipt = send(store, frame, self.note)
                 assert receipt.duplicate or not answered, f"{frame.name} was accepted before, and stored again"
-
-
-def positions(receipt: FrameReceipt) -> list[tuple[str, int, int, int]]:
-    """Where the entries of a frame are."""
-    return [(entry.channel, entry.first_seq, entry.last_seq, entry.first_committed_id) for entry in receipt.entries]
 
 
 def read_channel(store: Store, channel: str) -> list[Stored]:
@@ -191,4 +136,4 @@ def read_channel(store: Store, channel: str) -> list[Stored]:
     return found
 
 
-__all__ = ["Ledger", "Note", "Stored", "positions", "read_channel"]
+__all__ = ["Ledger", "Note", "Stored", "read_channel"]

@@ -14,7 +14,7 @@ import pytest
 from holdfast import Store
 from holdfast.testing import CrashFilesystem, ManualClock, PowerCut
 from tests.crash.ledger import Ledger
-from tests.crash.workload import FIRST_SESSION, SECOND_SESSION, Frame, Note, open_store
+from tests.crash.workload import FIRST_SESSION, SECOND_SESSION, Frame, Note, open_store, slot_frame
 
 GROUPS: tuple[tuple[Frame, ...], ...] = (
     FIRST_SESSION[:6],
@@ -66,12 +66,23 @@ def calls_of_groups() -> list[tuple[int, str]]:
 
 def test_group_of_frames_has_one_write_and_one_sync() -> None:
     disk = CrashFilesystem()
-    store = open_store(disk, ManualClock(), {**ROOMY, "segment.target_size": "64KiB"})
+    store = open_store(disk, ManualClock(), {**ROOMY, "segment.target_size": "64KiB", "segment.direct_size": "1GiB"})
     before = disk.calls
     send_group(store, GROUPS[0], lambda *_: None)
     assert [operation for _, operation, _ in disk.log[before:]] == ["pwritev", "sync_data"]
     statistics = store.statistics()
     assert (statistics.frames, statistics.groups, statistics.syncs) == (6, 1, 1)
+
+
+def test_group_with_large_frames_has_one_write_and_one_sync_for_each_file() -> None:
+    disk = CrashFilesystem()
+    store = open_store(disk, ManualClock(), {**ROOMY, "segment.target_size": "64KiB"})
+    send_group(store, (slot_frame("u1", 1, delta=(3001, 3002, 3003)),), lambda *_: None)
+    before = disk.calls
+    more = [slot_frame(f"u{n}", n, delta=(3000 + 10 * n, 3001 + 10 * n, 3002 + 10 * n), alpha=(n,)) for n in (2, 3, 4)]
+    send_group(store, more, lambda *_: None)
+    done = [(operation, path.parent.name) for _, operation, path in disk.log[before:]]
+    assert done == [("pwritev", "delta"), ("pwritev", "wal"), ("sync_data", "delta"), ("sync_data", "wal")]
 
 
 @pytest.mark.guarantee("G1")

@@ -33,6 +33,8 @@ FRAMES = (
     slot_frame("s3", 3, alpha=(8,), beta=(SHORT[1],)),
 )
 
+ALL_IN_THE_LOG = {"segment.direct_size": "1GiB"}
+
 
 class Victim:
     """A store that was killed with a few accepted frames in its log, to be damaged again and again."""
@@ -41,7 +43,7 @@ class Victim:
         self.clock = ManualClock()
         self.ledger = Ledger()
         self.disk = CrashFilesystem()
-        store = open_store(self.disk, self.clock)
+        store = open_store(self.disk, self.clock, ALL_IN_THE_LOG)
         for frame in frames:
             send(store, frame, self.ledger.note)
         self.frames = frames
@@ -70,7 +72,6 @@ class Victim:
     def history_up_to(self, offset: int) -> Ledger:
         """The history as if only the frames that end before that byte had been answered; the rest may not be there."""
         ledger = self.ledger.copy()
-        ledger.order = {channel: [] for channel in ledger.order}
         for frame, end in zip(self.frames, self.frame_ends(), strict=True):
             if end > offset:
                 ledger.answers.pop(frame)

@@ -22,11 +22,13 @@ from holdfast.errors import DamagedData, DiskFull
 from holdfast.store import recovery
 from holdfast.store.committer import Committer
 from holdfast.store.sealer import Sealer
+from holdfast.store.segments.growing import GrowingSegment
 from holdfast.store.store import Store
 from holdfast.store.tail import Tail
+from holdfast.store.wal.references import ReferredBytes, Settlement
 from holdfast.testing import CrashFilesystem, ManualClock, PowerCut
 from holdfast.testing.crashdisk import CrashFile
-from tests.crash import test_disk_errors, test_log_damage, test_power_cut, test_weak_flush
+from tests.crash import test_disk_errors, test_large_frame_damage, test_log_damage, test_power_cut, test_weak_flush
 from tests.crash.ledger import Ledger
 from tests.crash.workload import open_store, run
 
@@ -70,6 +72,17 @@ def hunt_process_death() -> None:
         left = disk.after_kill()
         open_store(left, clock)
         test_power_cut.recover_and_check(left.after_power_cut(0), clock, ledger)
+
+
+def hunt_second_starts() -> None:
+    for _, disk, clock, ledger in cut_runs():
+        left = disk.after_power_cut(0)
+        open_store(left, clock)
+        test_power_cut.recover_and_check(left.after_kill(), clock, ledger)
+
+
+def hunt_cuts_of_large_frames() -> None:
+    test_large_frame_damage.test_power_cut_before_either_sync_keeps_a_large_frame_as_a_whole_or_not_at_all()
 
 
 def hunt_sync_errors() -> None:
@@ -131,6 +144,49 @@ def take_over_a_log_without_syncing_it(patch: pytest.MonkeyPatch) -> None:
             return real(*arguments, **options)
 
     patch.setattr(appendlog, "mend", mend)
+
+
+def answer_before_the_file_of_a_large_frame_is_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GrowingSegment, "sync", lambda self: None)
+
+
+def refer_to_a_file_whose_name_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    real = GrowingSegment.create
+
+    def create(*arguments: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            skip_directory_syncs_of(inner, lambda path: path.parent.name == "channels")
+            return real(*arguments, **options)
+
+    patch.setattr(GrowingSegment, "create", create)
+
+
+def publish_filled_segments_without_syncing_their_footers(patch: pytest.MonkeyPatch) -> None:
+    real = CrashFile._sync
+
+    def sync(self: CrashFile, operation: str) -> None:
+        if self.path.suffix != ".growing" or operation != "sync":
+            real(self, operation)
+
+    patch.setattr(CrashFile, "_sync", sync)
+
+
+def take_over_references_without_their_bytes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Settlement, "_with_bytes", lambda self, record: record)
+
+
+def believe_every_reference(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReferredBytes, "flaw", lambda self, channel, reference, *, verify=True: "")
+
+
+def remove_files_that_the_log_refers_to(patch: pytest.MonkeyPatch) -> None:
+    real = recovery._settle_growing
+
+    def settle(filesystem: Any, directory: Any, state: Any) -> Any:
+        state.spent.clear()
+        return real(filesystem, directory, state)
+
+    patch.setattr(recovery, "_settle_growing", settle)
 
 
 def trim_the_log_before_publishing(patch: pytest.MonkeyPatch) -> None:
@@ -200,6 +256,12 @@ BUGS: list[tuple[Plant, Hunt]] = [
     (publish_segments_without_syncing_their_names, hunt_power_cuts),
     (name_log_files_without_syncing_the_directory, hunt_power_cuts),
     (take_over_a_log_without_syncing_it, hunt_process_death),
+    (answer_before_the_file_of_a_large_frame_is_synced, hunt_power_cuts),
+    (refer_to_a_file_whose_name_is_not_synced, hunt_power_cuts),
+    (publish_filled_segments_without_syncing_their_footers, hunt_power_cuts),
+    (take_over_references_without_their_bytes, hunt_process_death),
+    (believe_every_reference, hunt_cuts_of_large_frames),
+    (remove_files_that_the_log_refers_to, hunt_second_starts),
     (move_the_cursor_past_unpublished_units, hunt_power_cuts),
     (remember_frames_in_memory_only, hunt_replays),
     (never_replay_the_log, hunt_power_cuts),
@@ -231,6 +293,7 @@ def _calls_counted_before_planting() -> None:
 @pytest.mark.parametrize(("plant", "hunt"), CASES)
 def test_planted_bug_is_found_by_its_crash_test(plant: Plant, hunt: Hunt, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    with pytest.raises((AssertionError, DamagedData, pa.ArrowException, OSError, pytest.fail.Exception)) as caught:
+    found = (AssertionError, DamagedData, pa.ArrowException, OSError, EOFError, pytest.fail.Exception)
+    with pytest.raises(found) as caught:
         hunt()
     assert "Timeout" not in str(caught.value), "it was not found in time"

@@ -74,7 +74,9 @@ def test_workload_rotates_seals_trims_and_recovers() -> None:
     done = [(operation, path.parent.name) for _, operation, path in disk.log]
     assert done.count(("allocate", "wal")) > 3, "three sessions have a log file each: nothing was rotated"
     assert ("unlink", "wal") in done
-    assert {("rename", channel) for channel in ("alpha", "beta", "gamma")} <= set(done)
+    assert {("rename", channel) for channel in ("alpha", "beta", "gamma", "delta")} <= set(done)
+    filled = {(operation, path.parent.name) for _, operation, path in disk.log if path.suffix == ".growing"}
+    assert {("pwritev", "delta"), ("sync_data", "delta"), ("sync", "delta"), ("pwritev", "alpha")} <= filled
 
 
 @pytest.mark.guarantee("G1")

@@ -20,6 +20,8 @@ import pytest
 
 from holdfast import Store
 from tests.crash.writer_process import BOTH, SETTINGS, body_of, events_of
+from tests.faults import figures
+from tests.faults.killing import kill_counts, profile_of
 
 PRODUCERS = 3
 ROOT = Path(__file__).parents[2]
@@ -121,20 +123,20 @@ def run_until(history: History, lines: int | None, prefix: list[str]) -> int:
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.guarantee("G3")
-@pytest.mark.parametrize(
-    "kills",
-    [6, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(1200)])],
-    ids=lambda kills: f"{kills} kills",
-)
+@kill_counts(6)
 def test_kill_at_a_random_moment_loses_nothing_accepted(tmp_path: Path, kills: int) -> None:
     """Process death. The moment is after a random number of answers, while other threads are busy."""
     history, chance = History(tmp_path / "store"), random.Random(kills)
-    for _ in range(kills):
+    for kill in range(kills):
         code = run_until(history, chance.randint(1, 300), [])
         assert code == -signal.SIGKILL
-        history.check()
+        if kill % max(1, kills // 40) == 0:  # a look into the store costs more with every event
+            history.check()
+    history.check()
     assert len(history.accepted) >= kills
     assert history.recovered_events > 0, "every kill came when nothing was in the log"
+    frames = len(history.accepted)
+    figures.note("kills", "a killed embedded store", profile=profile_of(kills, 6), kills=kills, frames=frames)
 
 
 @pytest.mark.guarantee("G1")

@@ -27,6 +27,7 @@ SETTINGS: dict[str, object] = {
     "wal.max_size": "1MiB",
     "memory_limit": "1MiB",
     "frame.max_size": "32KiB",
+    "segment.direct_size": "1KiB",
 }
 BOTH = ("left", "right")
 

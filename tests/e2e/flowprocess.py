@@ -20,9 +20,10 @@ class FlowProcess:
         self.errors = file.with_suffix(".stderr")
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> FlowProcess:
+    def start(self, *, cores: int = 1) -> FlowProcess:
         """Start and wait until it is ready."""
         command = [sys.executable, "-m", "holdfast.cli.main", "pipeline", "run", str(self.file)]
+        command += ["--cores", str(cores)] if cores > 1 else []
         with self.errors.open("ab") as errors:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self._process.stdout is not None

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
 from holdfast import Sender, Store
+from holdfast.testing.history import Happening, Kept, Row, Sent, Stored, require
 from tests.e2e.nursery import Child, Nursery
 from tests.e2e.served import PATIENCE_S
+
+RUN_EVENTS_MAX = 1_000_000_000
+"""Tells the events of runs apart."""
 
 
 class Published(Protocol):
@@ -54,6 +59,13 @@ class Producer:
         self._thread.join(PATIENCE_S)
         self._child.output.close()
 
+    def stop_dead(self, *, published: int) -> None:
+        """The same for one whose disk is gone: it may have ended by itself, and what it said since does not count."""
+        self._child.kill()
+        self._thread.join(PATIENCE_S)
+        self._child.output.close()
+        self.published = published
+
     def __enter__(self) -> Producer:
         return self
 
@@ -67,25 +79,56 @@ class Producer:
 class NursedServer:
     """`holdfast serve`, one process after the other on the same directory and port."""
 
-    def __init__(self, nursery: Nursery, directory: Path) -> None:
+    def __init__(self, nursery: Nursery, directory: Path, *options: str) -> None:
         self._nursery = nursery
         self._directory = directory
+        self._options = options
         self._child: Child | None = None
         self.port = 0
+        self.admin = ""
 
     def start(self) -> None:
         """Start and wait until it is ready."""
         command = ["serve", "--data", str(self._directory), "--listen", f"127.0.0.1:{self.port}"]
         errors = self._directory.parent / f"{self._directory.name}.stderr"
-        self._child = self._nursery.start("holdfast.cli.main:app", [*command, "--admin", "127.0.0.1:0"], errors=errors)
+        command += ["--admin", "127.0.0.1:0", *self._options]
+        self._child = self._nursery.start("holdfast.cli.main:app", command, errors=errors)
         ready = self._child.output.readline()
         assert ready.startswith("holdfast ready "), errors.read_text()
         words = dict(word.split("=", 1) for word in ready.split()[2:])
-        self.port = int(words["data"].rpartition(":")[2])
+        self.port, self.admin = int(words["data"].rpartition(":")[2]), words["admin"]
+
+    def start_elsewhere(self) -> int:
+        """Start on any port, as while it was away another process may have taken the old one; which it is."""
+        self.port = 0
+        self.start()
+        return self.port
+
+    @property
+    def pid(self) -> int:
+        """Of the process of now."""
+        assert self._child is not None
+        return self._child.pid
+
+    def wait(self) -> int:
+        """Until it has ended by itself; its exit status."""
+        assert self._child is not None
+        status = self._child.wait()
+        self._child.output.close()
+        self._child = None
+        return status
 
     def kill(self) -> None:
         """SIGKILL."""
         self._end(signal.SIGKILL, -signal.SIGKILL)
+
+    def stop_dead(self) -> int:
+        """SIGKILL to one whose disk is gone, which may have ended by itself; its exit status."""
+        assert self._child is not None
+        status = self._child.kill()
+        self._child.output.close()
+        self._child = None
+        return status
 
     def terminate(self) -> None:
         """SIGTERM; it must end in order."""
@@ -111,24 +154,26 @@ class NursedServer:
 def check(data: Path, channel: str, producers: Sequence[Published], *, in_turns: bool = True) -> int:
     """Every event whose `flush()` returned is stored exactly once and in order; how many events there are.
 
-    Each run is stored from 0 on, without a gap or a repeat, at least as far as it was published. With `in_turns` the
-    producers used one slot, one after the other, so the runs follow one another too.
+    A run sends 0, 1, 2, …, and we know of it only how far it was published: what is stored behind that was sent too, if
+    it goes on without a gap. With `in_turns` the producers used one slot, one after the other, so the runs follow one
+    another too.
     """
-    stored: dict[int, list[int]] = {}
-    order: list[int] = []
+    rows: list[Row] = []
+    counts: Counter[int] = Counter()
     with Store.open(data) as store:
-        for batch in store.read(channel, columns=["run", "n"]):
-            runs = batch.column("run").to_pylist()
-            order += runs
-            for run, n in zip(runs, batch.column("n").to_pylist(), strict=True):
-                stored.setdefault(run, []).append(n)
-    assert set(stored) <= {producer.run for producer in producers}, "events that nobody sent"
+        for batch in store.read(channel, columns=["run", "n"], system=["_seq", "_committed_id"]):
+            columns = [batch.column(name).to_pylist() for name in ("run", "n", "_seq", "_committed_id")]
+            for run, n, seq, committed_id in zip(*columns, strict=True):
+                rows.append(Row(channel, seq, run * RUN_EVENTS_MAX + n, committed_id))
+                counts[run] += 1
+    history: list[Happening] = []
     for producer in producers:
-        found = stored.get(producer.run, [])
-        assert found == list(range(len(found))), f"run {producer.run}: lost, doubled or out of order"
-        assert len(found) > producer.published, f"run {producer.run}: published {producer.published}, lost"
-    assert not in_turns or order == sorted(order), "a later run overtook an earlier one"
-    return len(order)
+        first, kept = producer.run * RUN_EVENTS_MAX, producer.published + 1
+        sent = range(first, first + max(kept, counts[producer.run]))
+        source = "the slot" if in_turns else f"run {producer.run}"
+        history += [Sent(source, channel, tuple(sent)), Kept(tuple(sent[:kept]))]
+    require([*history, Stored(tuple(rows), is_final=True)])
+    return len(rows)
 
 
 def drain(conf: str) -> None:

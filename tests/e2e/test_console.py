@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +14,9 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from holdfast import Sender, Store
+from holdfast import Consumer, Sender, Store
 from tests.e2e.served import PATIENCE_S, ServedProcess, free_port
+from tests.tidy.tree import ROOT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt install chromium")]
@@ -24,7 +29,19 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+PICTURES = ROOT / "build" / "console"
+"""What the pages looked like in the last run; not part of the repository."""
 PATIENCE_MS = PATIENCE_S * 1000
+
+
+VICTIM = """
+import os, sys
+from holdfast import Sender
+sender = Sender(addr=f"127.0.0.1:{sys.argv[1]}")
+sender.send("trades", {"n": 2, "text": ""})
+assert sender.drain(60)
+os.kill(os.getpid(), 9)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -73,28 +90,28 @@ def send(server: ServedProcess, channel: str, *values: int) -> None:
         assert sender.drain(PATIENCE_S)
 
 
-def keep(page: Page, tmp_path: Path, name: str) -> None:
-    """A picture for people, beside the other leavings of the test."""
-    page.screenshot(path=tmp_path / f"console-{name}.png")
+def keep(page: Page, name: str) -> None:
+    """A picture for people."""
+    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
 
 
-def test_page_shows_channels_and_follows_new_events(visit: Visit, server: ServedProcess, tmp_path: Path) -> None:
+def test_page_shows_channels_and_follows_new_events(visit: Visit, server: ServedProcess) -> None:
     visit.sees("accepting")
     visit.sees("No channel yet")
     send(server, "trades", *range(40))
     expect(visit.page.get_by_role("row", name="trades")).to_contain_text("40")
     send(server, "trades", 40, 41)
     expect(visit.page.get_by_role("row", name="trades")).to_contain_text("42")
-    keep(visit.page, tmp_path, "overview")
+    keep(visit.page, "overview")
 
 
-def test_event_can_be_looked_into(visit: Visit, server: ServedProcess, tmp_path: Path) -> None:
+def test_event_can_be_looked_into(visit: Visit, server: ServedProcess) -> None:
     send(server, "trades", 1, 2, 3)
     visit.page.get_by_role("link", name="trades").first.click()
     visit.page.get_by_role("button", name="Look").nth(1).click()
     expect(visit.page.locator("#event")).to_contain_text('"text": "event 2"')
     visit.sees("Nobody follows this channel")
-    keep(visit.page, tmp_path, "channel")
+    keep(visit.page, "channel")
 
 
 def test_killed_server_is_seen_as_an_outage_and_its_return_too(visit: Visit, server: ServedProcess) -> None:
@@ -107,6 +124,71 @@ def test_killed_server_is_seen_as_an_outage_and_its_return_too(visit: Visit, ser
     expect(visit.page.locator("#status")).to_have_text("accepting")
     send(server, "trades", 2)
     expect(visit.page.get_by_role("row", name="trades")).to_contain_text("2")
+
+
+def test_refusals_and_dead_letters_can_be_looked_into(visit: Visit, server: ServedProcess) -> None:
+    send(server, "trades", 1, 2)
+    with Sender(addr=f"127.0.0.1:{server.port}", error_handler=lambda _error: None) as sender:
+        sender.send("trades", {"n": "no number"})
+        sender.drain(PATIENCE_S)
+    with Consumer.from_conf(f"ws::addr=127.0.0.1:{server.port};", channel="trades", durable="billing") as consumer:
+        next(iter(consumer)).reject("cannot be billed")
+    page = visit.page
+    page.keyboard.press("e")
+    refused = page.get_by_role("row", name="SCHEMA_MISMATCH").first
+    expect(refused).to_contain_text("column 'n': expected int64, found string")
+    expect(refused).to_contain_text("connection")
+    expect(refused.get_by_role("link", name="trades")).to_be_visible()
+    keep(page, "errors")
+    page.get_by_role("link", name="trades.dead").first.click()
+    page.get_by_role("button", name="Look").click()
+    expect(page.locator("#event")).to_contain_text("cannot be billed")
+    keep(page, "dead-letter")
+
+
+def test_killed_sender_is_shown_as_away_and_one_that_says_goodbye_is_not(visit: Visit, server: ServedProcess) -> None:
+    send(server, "trades", 1)
+    victim = subprocess.run([sys.executable, "-c", VICTIM, str(server.port)], check=False, timeout=PATIENCE_S)
+    assert victim.returncode == -signal.SIGKILL
+    with Sender(addr=f"127.0.0.1:{server.port}") as sender:
+        sender.send("trades", {"n": 3, "text": ""})
+        assert sender.drain(PATIENCE_S)
+        page = visit.page
+        page.keyboard.press("n")
+        expect(page.locator("table").first.locator("tbody tr")).to_have_count(2)
+        visit.sees("away for")
+        visit.sees("connected for")
+        keep(page, "senders")
+    expect(page.locator("table").first.locator("tbody tr")).to_have_count(1)
+
+
+def test_accept_latency_is_measured_and_shown(visit: Visit, server: ServedProcess) -> None:
+    tile = visit.page.locator(".tile", has_text="Accepted within")
+    expect(tile).to_contain_text("–")
+    send(server, "trades", 1)
+    expect(tile.locator(".value")).to_contain_text(re.compile(r"\d m?s"))
+
+
+def test_segments_say_who_still_needs_them(browser: Browser, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "data") as store:
+        fast = store.subscriber("fast", channels=["trades"])
+        store.subscriber("slow", channels=["trades"])
+        for number in range(3):
+            store.commit("trades", pa.record_batch({"n": [number]}))
+            store.flush()
+        leases = [fast.poll(PATIENCE_S) for _ in range(3)]
+        assert leases[1] is not None
+        leases[1].ack()
+    with ServedProcess(tmp_path / "data") as server:
+        visit = Visit(browser, f"{server.admin}/#/channel/trades")
+        segments = visit.page.locator(".strip rect title")
+        expect(segments).to_have_count(3)
+        texts = [text.partition("; ")[2] for text in segments.all_text_contents()]
+        assert texts == ["needed by fast, slow", "needed by slow", "needed by fast, slow"]
+        expect(visit.page.get_by_role("row", name="fast")).to_contain_text("1")
+        assert visit.complaints == []
+        keep(visit.page, "segments")
+        visit.context.close()
 
 
 def test_keyboard_reaches_search_rows_and_theme(visit: Visit, server: ServedProcess) -> None:
@@ -147,9 +229,7 @@ def test_thousand_channels_are_searched_without_drawing_them_all(browser: Browse
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_fits_a_phone_in_light_and_dark(
-    browser: Browser, server: ServedProcess, tmp_path: Path, scheme: str
-) -> None:
+def test_page_fits_a_phone_in_light_and_dark(browser: Browser, server: ServedProcess, scheme: str) -> None:
     send(server, "trades", 1)
     visit = Visit(browser, server.admin, width=390, scheme=scheme)
     visit.sees("trades")
@@ -157,7 +237,7 @@ def test_page_fits_a_phone_in_light_and_dark(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390, "the page is wider than the phone"
     light = "rgb(251, 251, 249)"
     assert (page.evaluate("getComputedStyle(document.body).backgroundColor") == light) == (scheme == "light")
-    keep(page, tmp_path, f"phone-{scheme}")
+    keep(page, f"phone-{scheme}")
     visit.context.close()
 
 

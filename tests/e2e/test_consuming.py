@@ -69,6 +69,31 @@ def test_server_killed_under_a_consumer_costs_no_message(server: ServedProcess) 
     assert not set(seen[:200]) & set(seen[200:]), "a message that was confirmed came again"
 
 
+def test_reset_on_a_live_server_brings_a_connected_consumer_to_the_new_place(server: ServedProcess) -> None:
+    send(server, 1, 100)
+    reset = [HOLDFAST, "subscribers", "reset", "reader", "--addr", server.admin, "--yes", "--json"]
+    with Consumer.from_conf(conf(server), channel="trades", durable="reader", max_inflight=80) as consumer:
+        for message in consumer.fetch(60, PATIENCE_S):
+            message.ack_sync()
+        done = subprocess.run([*reset, "--to", "seq:31"], capture_output=True, text=True, check=True)
+        (move,) = json.loads(done.stdout)["result"]["channels"]
+        assert (move["mark_before"], move["mark"], move["again"], move["owed"]) == (60, 30, 30, 70)
+        seen: list[int] = []
+        while 100 not in seen:
+            following = consumer.next(PATIENCE_S)
+            assert following is not None
+            try:
+                following.ack_sync()
+                seen.append(following.seq)
+            except NotConfirmed:
+                continue  # held from before the reset
+        assert seen[-70:] == list(range(31, 101))
+    unknown = [*reset[:3], "nobody", *reset[4:], "--to", "first"]
+    refused = subprocess.run(unknown, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "nobody" in refused.stdout
+
+
 @pytest.mark.guarantee("G6")
 def test_consumer_killed_again_and_again_costs_no_message(server: ServedProcess) -> None:
     send(server, 1, 1000)

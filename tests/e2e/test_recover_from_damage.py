@@ -24,6 +24,7 @@ from holdfast.cli.main import app
 from holdfast.disk.appendlog import read_log_file
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import CorruptData, InvalidConfig
+from tests.e2e.page import blocks_of, expected_code
 from tests.tidy.tree import ROOT
 from tests.unit.store.left_behind import flip, logs, make_store, segments
 
@@ -31,8 +32,6 @@ PAGE = (ROOT / "docs" / "howto" / "recover-from-damage.md").read_text(encoding="
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 
 _SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-_FENCE = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_EXIT_CODE = re.compile(r"# exit code (\d)")
 
 
 def sections() -> dict[str, str]:
@@ -107,16 +106,15 @@ def run_here(line: str, directory: Path) -> tuple[int, str]:
 def run_section(title: str, directory: Path, run: Callable[[str, Path], tuple[int, str]] = run_here) -> str:
     """Type what the section says; returns what was printed."""
     printed = ""
-    for language, body in _FENCE.findall(sections()[title]):
-        if language == "python":
+    for block in blocks_of(sections()[title]):
+        if block.language == "python":
             with contextlib.chdir(directory), contextlib.redirect_stdout(io.StringIO()) as out:
-                exec(compile(body, title, "exec"), {})
+                exec(compile(block.body, title, "exec"), {})
             printed += out.getvalue()
             continue
-        for line in body.splitlines():
-            expected = _EXIT_CODE.search(line)
-            code, told = run(line, directory)
-            assert code == (int(expected[1]) if expected else 0), f"{line}\n{told}"
+        for command in block.commands():
+            code, told = run(command, directory)
+            assert code == expected_code(command), f"{command}\n{told}"
             printed += told
     return printed
 
@@ -149,7 +147,7 @@ def test_procedure_of_the_page_works_as_it_is_written(
 
 
 def test_every_section_with_commands_is_walked() -> None:
-    with_commands = {title for title, body in sections().items() if _FENCE.search(body)}
+    with_commands = {title for title, body in sections().items() if blocks_of(body)}
     assert with_commands == {title for title, _ in SCENES}
 
 

@@ -23,6 +23,8 @@ from holdfast.sender.slot import Slot
 from tests.e2e.nursed import NursedServer, Producer, check, drain
 from tests.e2e.nursery import Nursery
 from tests.e2e.served import PATIENCE_S, ServedProcess, free_port
+from tests.faults import figures
+from tests.faults.killing import kill_counts, profile_of
 from tests.unit.sender.proxy import Proxy
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="fork and SIGKILL as on Linux")]
@@ -42,12 +44,11 @@ def conf_of(port: int, directory: Path, **keys: str) -> str:
 
 
 @pytest.mark.guarantee("G2")
-@pytest.mark.parametrize("profile", [QUICK, LONG])
+@kill_counts(80)
 def test_producer_killed_again_and_again_loses_and_doubles_nothing(
-    nursery: Nursery, tmp_path: Path, profile: str
+    nursery: Nursery, tmp_path: Path, kills: int
 ) -> None:
     """One producer after the other on the same slot, each killed at a random moment, some before their first event."""
-    kills = {"quick": 80, "long": 2000}[profile]
     chance = random.Random(kills)
     producers = []
     with NursedServer(nursery, tmp_path / "data") as server:
@@ -63,20 +64,20 @@ def test_producer_killed_again_and_again_loses_and_doubles_nothing(
                 producer.kill()
         drain(conf)
         server.terminate()
-    assert check(tmp_path / "data", "killed", producers) > kills
+    stored = check(tmp_path / "data", "killed", producers)
+    assert stored > kills
+    figures.note("kills", "a killed producer", profile=profile_of(kills, 80), kills=kills, events=stored)
 
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.guarantee("G3")
-@pytest.mark.parametrize("profile", [QUICK, LONG])
-def test_server_killed_again_and_again_loses_and_doubles_nothing(
-    nursery: Nursery, tmp_path: Path, profile: str
-) -> None:
+@kill_counts(6)
+def test_server_killed_again_and_again_loses_and_doubles_nothing(nursery: Nursery, tmp_path: Path, kills: int) -> None:
     chance = random.Random(5)
     with NursedServer(nursery, tmp_path / "data") as server:
         conf = conf_of(server.port, tmp_path)
         with Producer(nursery, conf, "kills", 0) as producer:
-            for _ in range({"quick": 6, "long": 200}[profile]):
+            for _ in range(kills):
                 producer.more(chance.randrange(1, 300))
                 server.kill()
                 producer.more(chance.randrange(1, 100))  # it goes on while nobody listens
@@ -85,7 +86,9 @@ def test_server_killed_again_and_again_loses_and_doubles_nothing(
             producer.kill()
         drain(conf)
         server.terminate()
-    assert check(tmp_path / "data", "kills", [producer]) > producer.published
+    stored = check(tmp_path / "data", "kills", [producer])
+    assert stored > producer.published
+    figures.note("kills", "a killed server", profile=profile_of(kills, 6), kills=kills, events=stored)
 
 
 @pytest.mark.guarantee("G2")

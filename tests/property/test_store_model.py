@@ -26,6 +26,7 @@ from holdfast.testing import CrashFilesystem, ManualClock, PowerCut
 
 TINY: dict[str, object] = {
     "segment.target_size": "4KiB",
+    "segment.direct_size": "1KiB",
     "wal.rotation_size": "64KiB",
     "wal.max_size": "1MiB",
     "memory_limit": "64KiB",

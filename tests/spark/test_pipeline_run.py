@@ -15,6 +15,8 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import InvalidConfig, QueryFailed
+from holdfast.model.frame import Entry, SlotFrame
+from holdfast.model.positions import Fsn
 from holdfast.spark.pipeline import OutputStatus, Pipeline
 from holdfast.spark.tables import read_manifest
 from holdfast.wire.otlp.decode import decode_rows
@@ -305,3 +307,46 @@ def test_the_archive_example_runs_as_it_stands(spark: SparkSession, tmp_path: Pa
 @pytest.mark.long
 def test_the_trades_example_passes_the_analyser(spark: SparkSession) -> None:
     Pipeline.from_file(ROOT / "examples" / "pipelines" / "trades.yaml").plan(spark)
+
+
+@pytest.mark.long
+@pytest.mark.guarantee("G8")
+def test_a_frame_that_reached_two_servers_stays_once_with_all_its_events(spark: SparkSession, tmp_path: Path) -> None:
+    """A producer that failed over sent it to both."""
+    frames = {fsn: [pa.record_batch({"n": [fsn, fsn]}), pa.record_batch({"n": [fsn, 7]})] for fsn in (1, 2, 3)}
+    taken: list[int] = []
+
+    def keep(frame: DataFrame, _batch_id: int) -> None:
+        taken.extend(row["n"] for row in frame.collect())
+
+    with Running(tmp_path / "a") as one, Running(tmp_path / "b") as two:
+        for server, came in ((one, (1, 2)), (two, (2, 3))):
+            for fsn in came:
+                entries = [Entry("t", batch) for batch in frames[fsn]]
+                server.store.commit_frame(entries, identity=SlotFrame(b"sixteen bytes ok", Fsn(fsn)))
+                server.store.flush()
+        both = ", ".join(f"http://127.0.0.1:{server.port}" for server in (one, two))
+        (
+            Pipeline.builder("both", checkpoint=str(tmp_path / "c"), trigger="available_now")
+            .source("t", channel="t", addr=both, options={"includeMetadata": True})
+            .step("once", deduplicate=["_slot_id", "_fsn"])
+            .output("mine", foreach_batch=keep)
+            .build()
+            .run(spark)
+        )
+    assert sorted(taken) == [1, 1, 1, 2, 2, 2, 3, 3, 3, 7, 7, 7]
+
+
+@pytest.mark.long
+def test_frames_are_not_taken_for_events_once_their_place_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+    made(tmp_path / "d", segments=1, events=2)
+    pipeline = (
+        Pipeline.builder("gone", checkpoint=str(tmp_path / "c"), trigger="available_now")
+        .source("t", channel="t", path=str(tmp_path / "d"), options={"includeMetadata": True})
+        .step("few", select=["n", "_slot_id", "_fsn"])
+        .step("once", deduplicate=["_slot_id", "_fsn"])
+        .output("out", format="console")
+        .build()
+    )
+    with pytest.raises(InvalidConfig, match="_frame_index"):
+        pipeline.plan(spark)

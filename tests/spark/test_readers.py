@@ -102,7 +102,8 @@ def test_metadata_columns_come_on_request(place: Place) -> None:
     assert found["_seq"].to_pylist() == [1, 2, 3, 4]
     assert found["_committed_id"].to_pylist() == [6, 7, 8, 9]
     assert set(found["_channel"].to_pylist()) == {"t"}
-    assert found.column_names == ["n", "_seq", "_committed_id", "_ingested_at", "_channel", "_slot_id", "_fsn"]
+    system = ["_seq", "_committed_id", "_ingested_at", "_channel", "_slot_id", "_fsn", "_frame_index"]
+    assert found.column_names == ["n", *system]
 
 
 def test_a_schema_of_the_caller_chooses_columns(place: Place) -> None:

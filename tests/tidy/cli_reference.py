@@ -24,14 +24,15 @@ start; 4 input/output failure.
 def cli_markdown() -> str:
     """The page."""
     root: Any = typer.main.get_command(app)
-    return _HEAD + "".join(_command(name, command) for name, command in _commands("holdfast", root))
+    return _HEAD + "".join(_command(name, command) for name, command in commands("holdfast", root))
 
 
-def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Every command that is shown, with its full name."""
     if not command.hidden:
         yield name, command
         for child in getattr(command, "commands", {}).values():
-            yield from _commands(f"{name} {child.name}", child)
+            yield from commands(f"{name} {child.name}", child)
 
 
 def _command(name: str, command: Any) -> str:
@@ -41,8 +42,11 @@ def _command(name: str, command: Any) -> str:
     usage = [name, *(["[OPTIONS]"] if options else []), *words, *(["COMMAND"] if hasattr(command, "commands") else [])]
     text = "\n".join(line.strip() for line in (command.help or "").replace("\b", "").strip().splitlines())
     rows = "".join(_row(item) for item in [*arguments, *options])
+    epilog = [line.strip() for line in (command.epilog or "").splitlines() if line.strip()]
+    shown = "\n".join(f"    {line}" for line in epilog[1:]) if epilog[:1] == ["Examples:"] else ""
+    examples = f"\nExamples:\n\n{shown}\n" if shown else ""
     table = f"\n| argument or option | default | meaning |\n|---|---|---|\n{rows}" if rows else ""
-    return f"\n## {name}\n\n    {' '.join(usage)}\n\n{text}\n{table}"
+    return f"\n## {name}\n\n    {' '.join(usage)}\n\n{text}\n{table}{examples}"
 
 
 def _is_noise(option: Any) -> bool:

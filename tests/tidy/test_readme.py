@@ -1,13 +1,9 @@
-"""What the README tells people to type works."""
+"""What the README promises is there; that its commands and code work is for `tests/e2e/test_pages.py`."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import pytest
-
-from tests.e2e.served import ServedProcess
 from tests.tidy.tree import ROOT, project_files
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,17 +17,6 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 def blocks(text: str, *, language: str) -> list[str]:
     """The fenced blocks of one language."""
     return [body for name, body in _FENCE.findall(text) if name == language]
-
-
-def test_readme_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    examples = blocks(README, language="python")
-    assert examples
-    with ServedProcess(tmp_path / "served") as server:  # what `holdfast serve` of the README starts, on a free port
-        for number, example in enumerate(examples, start=1):
-            text = example.replace("127.0.0.1:9000", f"127.0.0.1:{server.port}")
-            exec(compile(text, f"README.md, Python block {number}", "exec"), names)
 
 
 def test_readme_opens_with_the_two_commands() -> None:

@@ -7,6 +7,10 @@ what to do next.
 | file | purpose |
 |---|---|
 | main.py | the commands and their options |
+| examples.py | an example or more of every command |
+| progress.py | how far long work is: bars on a terminal |
+| completion.py | `holdfast completion`: the script for a shell |
+| bench.py | `holdfast bench`: the benchmarks of the source |
 | groups.py | the commands of channels, subscribers, segments and token, and their options |
 | producing.py | the commands `send`, `tail` and `slots`, and their options |
 | send.py | `holdfast send`: a file or lines to a channel |
@@ -33,6 +37,8 @@ what to do next.
 | pipelinegroup.py | the commands of `pipeline`, and their options |
 | pipeline.py | `holdfast pipeline`: run, validate, draw; how outputs are doing |
 | nodegraph.py | `holdfast pipeline` for node graphs: run, validate, draw |
+| cores.py | a node graph on several cores: the supervisor's process, and the order to each core |
+| sparkprocess.py | the process of a Spark node of a graph |
 | picture.py | a store as it is now, from copies of its files |
 | demo/ | `holdfast demo`: a writer is killed in the middle, and the proof that nothing is lost |
 """

@@ -22,6 +22,7 @@ import msgspec
 import typer
 
 from holdfast.errors import (
+    AccessRefused,
     BadRequest,
     CannotListen,
     CorruptData,
@@ -44,6 +45,10 @@ class ExitCode(IntEnum):
     FAILED = 4
 
 
+REFUSALS = (AccessRefused, CannotListen, DamagedData, Locked, TierMismatch, TierRefused, Unprotected)
+"""What is not done although it was asked for correctly: exit code 3."""
+
+
 @contextmanager
 def answering(command: str, *, as_json: bool) -> Iterator[None]:
     """Turn what a command raises into its error line and exit code."""
@@ -61,7 +66,7 @@ def exit_code(error: BaseException) -> ExitCode:
     """Which of the five it is."""
     if isinstance(error, BadRequest):
         return ExitCode.USAGE
-    if isinstance(error, Locked | DamagedData | Unprotected | CannotListen | TierRefused | TierMismatch):
+    if isinstance(error, REFUSALS):
         return ExitCode.REFUSED
     return ExitCode.FAILED
 
@@ -71,6 +76,8 @@ def _message(error: Exception) -> str:
     text = str(error).partition("\n")[0]
     if isinstance(error, CorruptData):
         return f"{text}; run `holdfast verify` on the store to see everything that is damaged"
+    if isinstance(error, AccessRefused):
+        return f"{text}; show a credential that may: --token-file, HOLDFAST_TOKEN, or token= in the connect string"
     if isinstance(error, PermissionError):
         return f"{text}; run it as the user who owns the store"
     if isinstance(error, OSError) and error.filename is not None:

@@ -118,7 +118,7 @@ def subscribers_rm(
 
 
 @subscribers.command("reset")
-def subscribers_reset(
+def subscribers_reset(  # noqa: PLR0913  # each is an option of the command
     name: Annotated[str, typer.Argument(metavar="NAME", help="A subscriber.")],
     *,
     to: Annotated[str, typer.Option("--to", metavar="PLACE", help="first, new, last, seq:N or time:T.")],
@@ -127,6 +127,10 @@ def subscribers_reset(
     ] = None,
     data: Data = HERE,
     config: Config = None,
+    addr: Annotated[
+        str | None, typer.Option(metavar="URL", help="The admin address of a running server, in place of --data.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the token for --addr.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -134,11 +138,15 @@ def subscribers_reset(
 
     Says what will be delivered again and what is skipped; nothing is counted as lost. What is not in
     the store any more cannot come again. `seq:N` is the first event it gets; T is as 2026-01-31T12:00:00Z.
-    The store must not be in use (exit code 3). Asks first; where nobody can answer, --yes is needed (exit code 2).
+    The store must not be in use (exit code 3); with --addr the server that has it does it, and who consumes by that
+    name comes back at the new place. Asks first; where nobody can answer, --yes is needed (exit code 2).
     """
     with answering("subscribers reset", as_json=as_json):
-        run = _group("subscribers").run_reset
-        raise typer.Exit(run(name, channel=channel, to=to, directory=data, config=config, yes=yes, as_json=as_json))
+        group = _group("subscribers")
+        wanted = group.Wanted(name, channel, to)
+        if addr is not None:
+            raise typer.Exit(group.run_reset_there(wanted, addr=addr, token_file=token_file, yes=yes, as_json=as_json))
+        raise typer.Exit(group.run_reset(wanted, directory=data, config=config, yes=yes, as_json=as_json))
 
 
 @segments.command("ls")

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.markup import escape
-from rich.progress import Progress
+from rich.progress import BarColumn, TaskProgressColumn
 
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.channels import print_table
 from holdfast.cli.display import count, make_console, make_table, several, size
 from holdfast.cli.jobsgroup import Place, Shape
 from holdfast.cli.picture import CHANGE_NOTHING, read_config
+from holdfast.cli.progress import make_progress
 from holdfast.config.values import parse_size, parse_time
 from holdfast.errors import BadRequest
 from holdfast.spark.jobs import compact_directory, compact_server, export, figures, replay
@@ -44,8 +45,7 @@ def _options(place: Place, channel: str, **more: str | None) -> SourceOptions:
 
 @contextmanager
 def _progress(what: str, *, as_json: bool) -> Iterator[Advance]:
-    console = make_console(quiet=as_json)
-    with Progress(console=console, disable=as_json or not console.is_terminal) as bar:
+    with make_progress(BarColumn(), TaskProgressColumn(), quiet=as_json) as bar:
         task = bar.add_task(escape(what), total=None)
         yield lambda done, total, text: bar.update(
             task, completed=done, total=total or None, description=f"{escape(what)} {text}"

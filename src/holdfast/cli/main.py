@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.cli import groups, jobsgroup, pipelinegroup, producing
+from holdfast.cli import examples, groups, jobsgroup, pipelinegroup, producing
 from holdfast.cli.answer import answering
 from holdfast.cli.extras import import_needing
 from holdfast.errors import BadRequest
@@ -21,6 +21,7 @@ app = typer.Typer(
     name="holdfast",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    epilog=examples.EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -56,13 +57,14 @@ def demo(
 ) -> None:
     """See it: producers, a server, Spark and a consumer; a producer and the server are killed, and nothing is lost.
 
-    Two producers send to a server, one through a slot on disk. A Spark pipeline writes every event to Parquet and
-    computes volumes per window; a consumer listens. A producer and the server are killed with SIGKILL and started
-    again. At the end every event is looked for in the store, in Parquet and at the consumer. Exit code 1 if anything
-    is lost or doubled. Needs the extras `server` and `spark`.
+    Two Senders send to a server, one through a slot on disk; an OpenTelemetry client exports logs to it. A Spark
+    pipeline writes every event to Parquet and computes volumes per window; a consumer listens. A Sender and the server
+    are killed with SIGKILL and started again. At the end every event is looked for in the store, in Parquet and at the
+    consumer. Exit code 1 if anything is lost or doubled. Needs the extras `server`, `otlp` and `spark`.
     """
     with answering("demo", as_json=as_json):
         import_needing("server", "holdfast.cli.serve")
+        import_needing("otlp", "holdfast.cli.demo.otlpsource")
         run = import_needing("spark", "holdfast.cli.demo.run").run
         raise typer.Exit(run(seconds=seconds, directory=directory, keep=keep, seed=seed, as_json=as_json))
 
@@ -140,7 +142,7 @@ def verify(
     start cleans up is a note, not damage. May be used while a process has the store open.
     """
     with answering("verify", as_json=as_json):
-        _require(directory)
+        _require_directory(directory)
         if remote is not None:
             check = import_module("holdfast.cli.restore").check
             raise typer.Exit(check(directory, url=remote, prefix=prefix, config=config, as_json=as_json))
@@ -212,9 +214,8 @@ def query(
 ) -> None:
     """Run SQL over channels, including events that came in a moment ago.
 
-    Every channel is a table with its columns, `_seq`, `_committed_id` and `_ingested_at`. Examples: `holdfast query
-    "select symbol, sum(qty) from trades group by symbol"`, `holdfast query 'select * from "logs.web"' -o web.parquet`.
-    All events of the channels it names are read into memory; use Spark for more. Needs the extra `query`.
+    Every channel is a table with its columns, `_seq`, `_committed_id` and `_ingested_at`. All events of the channels it
+    names are read into memory; use Spark for more. Needs the extra `query`.
     """
     with answering("query", as_json=as_json):
         run = import_needing("query", "holdfast.cli.query").run
@@ -270,9 +271,36 @@ def repair(
     `quarantine/` in the store and is never deleted. Exit code 3 if a process has the store open.
     """
     with answering("repair", as_json=as_json):
-        _require(directory)
+        _require_directory(directory)
         run = _command("repair")
         raise typer.Exit(run(directory, apply=apply, rebuild_catalog=rebuild_catalog, as_json=as_json))
+
+
+@app.command()
+def bench(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Which ones, and --quick. Default: all.")
+    ] = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="A glance, below a minute; figures are rough.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure this machine, with its limits beside each figure. Takes minutes.
+
+    The benchmarks are part of the source: it runs those of the working copy that this package is installed from.
+    """
+    with answering("bench", as_json=as_json):
+        raise typer.Exit(_command("bench")(arguments or [], quick=quick, as_json=as_json))
+
+
+@app.command()
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+    as_json: Json = False,
+) -> None:
+    """Print a script with which a shell completes commands and options."""
+    with answering("completion", as_json=as_json):
+        raise typer.Exit(_command("completion")(shell, as_json=as_json))
 
 
 def _require(path: Path) -> None:
@@ -280,10 +308,17 @@ def _require(path: Path) -> None:
         raise BadRequest(f"{path} does not exist; give the path of a store or of a file in it")
 
 
+def _require_directory(path: Path) -> None:
+    if not path.is_dir():
+        raise BadRequest(f"{path} does not exist or is no directory; give that of a store")
+
+
 def _command(module: str) -> Any:
     """The function behind a command. Imported late: `holdfast --help` need not wait for Arrow."""
     return import_module(f"holdfast.cli.{module}").run
 
+
+examples.attach(app)
 
 if __name__ == "__main__":
     app()

@@ -5,7 +5,8 @@ lines after it:
 
     holdfast ready otlp_receiver.grpc=127.0.0.1:4317 admin=http://127.0.0.1:9001
 
-SIGTERM and SIGINT answer what came in, seal and end with 0. Log lines go to standard error.
+SIGTERM and SIGINT answer what came in, seal and end with 0. Log lines go to standard error. With several cores the
+process supervises others (`cores.py`), and does none of the work itself.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
 from holdfast.cli.answer import ExitCode, answer_json, print_json
+from holdfast.cli.cores import CoreOrder, run_cores
 from holdfast.dataflow.graph import load, problems
 from holdfast.dataflow.picture import picture
+from holdfast.dataflow.places import with_doors
 from holdfast.dataflow.running import run_graph as run_until_stopped
 
 COMMAND = "pipeline"
@@ -57,10 +60,10 @@ def run_graph(path: Path, *, as_json: bool) -> ExitCode:
     return ExitCode.DONE
 
 
-def run_run(path: Path, *, as_json: bool) -> ExitCode:
+def run_run(path: Path, *, cores: int = 1, as_json: bool) -> ExitCode:
     """Run a graph until a signal."""
     graph = load(path)
-    _log_to_stderr()
+    log_to_stderr()
     out = sys.stdout
 
     def say_ready(addresses: Mapping[str, str]) -> None:
@@ -71,14 +74,26 @@ def run_run(path: Path, *, as_json: bool) -> ExitCode:
                 sys.stdout.write(f"holdfast ready {' '.join(f'{name}={at}' for name, at in addresses.items())}\n")
             sys.stdout.flush()
 
+    if cores > 1:
+        return run_cores(graph, cores, say_ready, as_json=as_json)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # one document: the console's lines go elsewhere
         run_until_stopped(graph, say_ready)
     return ExitCode.DONE
 
 
-def _log_to_stderr() -> None:
+def run_core(order: CoreOrder) -> ExitCode:
+    """Be one of several cores until the supervisor or a signal says otherwise."""
+    log_to_stderr(f"core-{order.place.core} ")
+    graph = with_doors(load(Path(order.file)), order.doors)
+    with redirect_stdout(sys.stderr) if order.as_json else nullcontext():
+        run_until_stopped(graph, place=order.place, supervisor=order.link)
+    return ExitCode.DONE
+
+
+def log_to_stderr(who: str = "") -> None:
+    """Log lines of this process, with its name."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {who}%(levelname)s %(message)s"))
     logger = logging.getLogger("holdfast")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

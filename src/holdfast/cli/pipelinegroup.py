@@ -9,6 +9,7 @@ import typer
 
 from holdfast.cli.answer import answering
 from holdfast.cli.extras import import_needing
+from holdfast.errors import BadRequest
 
 pipeline = typer.Typer(no_args_is_help=True, help="Pipelines: channels in, steps, outputs out, run by Spark.")
 
@@ -31,6 +32,9 @@ def pipeline_run(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Read what is there now and end, whatever the file says.")
     ] = False,
+    cores: Annotated[
+        int, typer.Option(min=1, max=256, metavar="N", help="Processes that share a node graph and its ports.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Run a pipeline until its queries end or a signal comes.
@@ -42,7 +46,9 @@ def pipeline_run(
     """
     with answering("pipeline run", as_json=as_json):
         if (graphs := _node_graphs(file)) is not None:
-            raise typer.Exit(graphs.run_run(file, as_json=as_json))
+            raise typer.Exit(graphs.run_run(file, cores=cores, as_json=as_json))
+        if cores > 1:
+            raise BadRequest(f"{file} has no nodes; --cores is for node graphs, and --master says where Spark runs")
         module = import_needing("spark", "holdfast.cli.pipeline")
         raise typer.Exit(module.run_run(file, master=master, metrics=metrics, once=available_now, as_json=as_json))
 

@@ -73,13 +73,15 @@ def tail(
         float | None, typer.Option(min=0, help="End when nothing came for so many seconds. Default: never.")
     ] = None,
     meta: Annotated[bool, typer.Option("--meta", help="Add _seq, _committed_id and _ingested_at.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print an error as a JSON document too; events are JSON anyway.")
+    ] = False,
 ) -> None:
     """Print the events of a channel as they come, one JSON object per line.
 
-    Examples: `holdfast tail trades`, `holdfast tail trades --from first --limit 10`, `holdfast tail trades --durable
-    audit >> audit.ndjson`. An event is confirmed under --durable once it is printed.
+    An event is confirmed under --durable once it is printed.
     """
-    with answering("tail", as_json=False):
+    with answering("tail", as_json=as_json):
         options = {"start": start, "durable": durable, "limit": limit, "timeout_s": timeout, "meta": meta}
         raise typer.Exit(_module("tail").run(channel, conf=conf, **options))
 

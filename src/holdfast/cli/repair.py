@@ -13,17 +13,18 @@ from rich.markup import escape
 
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.display import make_console, make_table, print_place, several
-from holdfast.disk.local import LocalFilesystem
+from holdfast.cli.progress import following_files
 from holdfast.store.repair import RepairPlan, RepairReport, plan_repair, repair_store
 
 
 def run(directory: Path, *, apply: bool, rebuild_catalog: bool, as_json: bool) -> ExitCode:
     """Plan a repair, and carry it out if asked to."""
-    filesystem, directory = LocalFilesystem(), directory.absolute()
-    if apply:
-        report = repair_store(filesystem, directory, rebuild_catalog=rebuild_catalog)
-    else:
-        report = RepairReport(plan_repair(filesystem, directory, rebuild_catalog=rebuild_catalog), "", (), 0)
+    directory = directory.absolute()
+    with following_files("repairing" if apply else "looking at", directory, quiet=as_json) as filesystem:
+        if apply:
+            report = repair_store(filesystem, directory, rebuild_catalog=rebuild_catalog)
+        else:
+            report = RepairReport(plan_repair(filesystem, directory, rebuild_catalog=rebuild_catalog), "", (), 0)
     done = apply or not report.plan.needed
     if as_json:
         answer_json("repair", report, ok=done)

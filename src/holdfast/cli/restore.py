@@ -17,8 +17,9 @@ from rich.markup import escape
 
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.display import make_console, print_place, several, size
+from holdfast.cli.extras import read_settings
+from holdfast.cli.progress import following_growth
 from holdfast.clock import NS_PER_S, SystemClock
-from holdfast.config.file import read
 from holdfast.config.tier import TierConfig
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest
@@ -34,17 +35,14 @@ def run(
 ) -> ExitCode:
     """Bring a store back into a directory."""
     settings = _settings(url, prefix, config)
-    tier = Tier.connect(
-        settings,
-        filesystem=LocalFilesystem(),
-        clock=SystemClock(),
-        chance=random.Random(),
-        until=_until(at),
-    )
-    try:
-        report = tier.restore(data.absolute(), as_of_now=at is None)
-    finally:
-        tier.close()
+    with following_growth("restoring", data, quiet=as_json):
+        tier = Tier.connect(
+            settings, filesystem=LocalFilesystem(), clock=SystemClock(), chance=random.Random(), until=_until(at)
+        )
+        try:
+            report = tier.restore(data.absolute(), as_of_now=at is None)
+        finally:
+            tier.close()
     if as_json:
         answer_json("restore", report)
         return ExitCode.DONE
@@ -88,7 +86,7 @@ def _show(console: Console, report: TierReport) -> None:
 
 def _settings(url: str | None, prefix: str | None, config: Path | None) -> TierConfig:
     """From the file, with what the command line says instead."""
-    found = read(config).tier if config is not None else TierConfig()
+    found = read_settings(config).tier if config is not None else TierConfig()
     changed = {name: value for name, value in (("url", url), ("prefix", prefix)) if value is not None}
     settings = TierConfig(**{**{name: getattr(found, name) for name in TierConfig.rows()}, **changed})
     if not settings.url:

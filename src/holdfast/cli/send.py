@@ -16,10 +16,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.display import make_console, several
+from holdfast.cli.progress import make_progress
 from holdfast.clock import NS_PER_S, SystemClock
 from holdfast.errors import BadRequest
 from holdfast.sender.conf import ENVIRONMENT, SenderConfig
@@ -72,7 +73,8 @@ def run(channel: str, file: Path, *, conf: str | None, kind: str | None, timeout
 
     with _opened(file) as stream, Sender(config, error_handler=note) as sender:
         before = sender.published_fsn
-        with _progress(quiet=as_json) as progress:
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with make_progress(*columns, quiet=as_json) as progress:
             task = progress.add_task("rows", total=None)
             for piece in pieces(stream, kind or _kind_of(file)):
                 sender.send(channel, piece)
@@ -113,13 +115,6 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
         raise BadRequest(f"{file}: {error.strerror}; give a file that can be read, or - for standard input") from error
     with stream:
         yield stream
-
-
-def _progress(*, quiet: bool) -> Progress:
-    console = make_console(quiet=quiet or not sys.stderr.isatty())
-    console.stderr = True
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, disable=console.quiet)
 
 
 def _kind_of(file: Path) -> str:

@@ -20,10 +20,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from holdfast.cli.answer import ExitCode, answer_json
+from holdfast.cli.extras import import_needing
 from holdfast.clock import SystemClock
-from holdfast.config.file import ConfigFile, read
+from holdfast.config.file import OTLP, ConfigFile, read
 from holdfast.config.table import StoreConfig
 from holdfast.config.tier import TierConfig
 from holdfast.console import attach as attach_console
@@ -64,6 +66,8 @@ class Options:
     def settings(self) -> ConfigFile:
         """The settings of now: defaults, file, command line."""
         found = read(self.config) if self.config is not None else ConfigFile()
+        if found.otlp is not None:
+            found = _otlp().with_otlp(found)
         server = replace(
             found.server,
             data=str(self.data or found.server.data),
@@ -134,6 +138,7 @@ def _close_tier(store: Store, tier: Tier) -> None:
 async def _serve(settings: ConfigFile, parts: Parts, options: Options, *, as_json: bool) -> None:
     config = settings.server
     server = Server(config, parts)
+    otlp = _otlp_doors(server, settings)
     delivery = attach_delivery(server)
     sync = attach_sync(server, settings.sync) if settings.sync.enabled else None
     app = build(server.state)
@@ -143,16 +148,37 @@ async def _serve(settings: ConfigFile, parts: Parts, options: Options, *, as_jso
     s = "s" if config.has_tls else ""
     admin_host, _ = config.admin_address
     urls = {"data": f"ws{s}://{_shown(host)}:{port}", "admin": f"http{s}://{_shown(admin_host)}:{admin.port}"}
-    _on_signals(server, sync, options)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(admin.serve())
-        failure = await server.run(on_ready=lambda: _say_ready(urls, as_json=as_json))
-        admin.stop(now=failure is not None)
+    _on_signals(_actions(server, sync, options, settings))
+    failure = None
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(admin.serve())
+            try:
+                urls |= await otlp.start(tasks) if otlp is not None else {}
+                failure = await server.run(on_ready=lambda: _say_ready(urls, as_json=as_json))
+            finally:
+                admin.stop(now=failure is not None)
+                if otlp is not None:
+                    await otlp.stop()
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
     delivery.close()
     if sync is not None:
         sync.close()
     if failure is not None:
         raise failure
+
+
+def _otlp_doors(server: Server, settings: ConfigFile) -> Any:
+    """The receiver of the section `otlp`."""
+    if settings.otlp is None:
+        return None
+    return _otlp().OtlpDoors(server, _otlp().read_section(settings))
+
+
+def _otlp() -> Any:
+    """Imported where it is asked for, since it stands on gRPC."""
+    return import_needing("otlp", "holdfast.dataflow.serving")
 
 
 def _shown(host: str) -> str:
@@ -170,24 +196,23 @@ def _say_ready(urls: dict[str, str], *, as_json: bool) -> None:
 # -- signals ----------------------------------------------------------------------------------------------------------
 
 
-def _on_signals(server: Server, sync: SyncDesk | None, options: Options) -> None:
+def _on_signals(actions: dict[int, Callable[[], None]]) -> None:
+    loop = asyncio.get_running_loop()
     if sys.platform == "win32":
-        loop = asyncio.get_running_loop()
-        signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(server.stop))
+        signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(actions[signal.SIGINT]))
         return
-    for number, act in _actions(server, sync, options).items():
-        asyncio.get_running_loop().add_signal_handler(number, act)
+    for number, act in actions.items():
+        loop.add_signal_handler(number, act)
 
 
-def _actions(server: Server, sync: SyncDesk | None, options: Options) -> dict[int, Callable[[], None]]:
-    return {
-        signal.SIGTERM: server.stop,
-        signal.SIGINT: server.stop,
-        signal.SIGHUP: lambda: _reload(server, sync, options),
-    }
+def _actions(server: Server, sync: SyncDesk | None, options: Options, old: ConfigFile) -> dict[int, Callable[[], None]]:
+    stops: dict[int, Callable[[], None]] = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop}
+    if sys.platform != "win32":
+        stops[signal.SIGHUP] = lambda: _reload(server, sync, options, old)
+    return stops
 
 
-def _reload(server: Server, sync: SyncDesk | None, options: Options) -> None:
+def _reload(server: Server, sync: SyncDesk | None, options: Options, old: ConfigFile) -> None:
     """Settings that do not hold change nothing."""
     try:
         settings = options.settings()
@@ -199,6 +224,7 @@ def _reload(server: Server, sync: SyncDesk | None, options: Options) -> None:
     state = server.state
     needs_restart += _changed(state.store.config, settings.store)
     needs_restart += ["channels"] if state.store.config.channels != settings.store.channels else []
+    needs_restart += [OTLP] if old.otlp != settings.otlp else []
     needs_restart += _changed(state.tier.config if state.tier is not None else TierConfig(), settings.tier)
     event("server.reload", needs_restart=", ".join(needs_restart) or "nothing")
 

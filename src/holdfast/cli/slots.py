@@ -15,9 +15,11 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn
 
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.display import count, make_console, make_table, moment, several, shortened, size
+from holdfast.cli.progress import Polled, make_progress
 from holdfast.cli.send import read_conf
 from holdfast.clock import NS_PER_S, SystemClock
 from holdfast.disk.local import LocalFilesystem
@@ -253,7 +255,9 @@ def _drain(path: Path, wire: Wire, stop: threading.Event, console: Console) -> d
     if (path / FAILED).exists():
         reason = f"marked {FAILED}: {_text(path / FAILED)}; delete the mark to try again"
     else:
-        outcome = drainer.run(stop)
+        with make_progress(BarColumn(), Polled(lambda: drainer.progress, "frames"), quiet=console.quiet) as bar:
+            bar.add_task(escape(path.name), total=None)
+            outcome = drainer.run(stop)
         reason = str(drainer.error or "; ".join(refused))
     answered, frames = drainer.progress
     seconds = (wire.clock.monotonic_ns() - started_ns) / NS_PER_S

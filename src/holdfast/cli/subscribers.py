@@ -1,8 +1,8 @@
 """`holdfast subscribers`: how far each subscriber is, what it is owed, what it lost; remove one, or put it elsewhere.
 
 Promise: `ls` and `show` only look (picture.py); confirmations count as soon as they are in the acknowledgement log.
-`rm` and `reset` take the store's lock; `rm` says what was still owed, `reset` what comes again and what is skipped.
-Leases are known only to the process that gave them.
+`rm` and `reset` take the store's lock, `reset --addr` asks the server that has it; `rm` says what was still owed,
+`reset` what comes again and what is skipped. Leases are known only to the process that gave them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 import typer
 from rich.console import Console
@@ -21,8 +23,10 @@ from holdfast.cli.channels import NOTHING, lasting, print_table, title
 from holdfast.cli.display import count, make_console, make_table, moment, several, shortened, size
 from holdfast.cli.picture import CHANGE_NOTHING, Picture, look, read_config
 from holdfast.cli.tail import position
+from holdfast.consumer.adminclient import AdminClient, ServerAt
 from holdfast.errors import BadRequest
 from holdfast.store.catalog import Loss
+from holdfast.store.reading import Position
 from holdfast.store.store import Store
 from holdfast.store.subscribers.moves import Move
 from holdfast.store.subscribers.registry import SubscriberState
@@ -30,6 +34,8 @@ from holdfast.store.subscribers.subscriber import ChannelLag
 
 RANGES_SHOWN_MAX = 20
 """Ranges in one cell of `show`; JSON has all."""
+PATIENCE_S = 10.0
+"""How long a server may be away: a person waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,25 +181,98 @@ def run_rm(name: str, *, directory: Path, config: Path | None, as_json: bool) ->
 # ---------------------------------------------------------------------------------------------------------------- reset
 
 
-def run_reset(
-    name: str, *, channel: str | None, to: str, directory: Path, config: Path | None, yes: bool, as_json: bool
-) -> ExitCode:
-    """Put a subscriber at another place; NO if the person says so."""
-    where = position(to, option="--to")
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be reset, and where to."""
+
+    name: str
+    channel: str | None
+    to: str
+
+    @property
+    def place(self) -> Position:
+        """The place, of which `to` is the text."""
+        return position(self.to, option="--to")
+
+
+class Resetting(Protocol):
+    """A store in which subscribers are put elsewhere."""
+
+    def plan(self, wanted: Wanted) -> list[Move]:
+        """What would change."""
+
+    def apply(self, wanted: Wanted) -> list[Move]:
+        """Change it, durably."""
+
+
+class _Here:
+    """A store that nobody else has open."""
+
+    def __init__(self, store: Store) -> None:
+        self._port = store.handing
+
+    def plan(self, wanted: Wanted) -> list[Move]:
+        return self._port.plan_reset(wanted.name, wanted.channel, to=wanted.place)
+
+    def apply(self, wanted: Wanted) -> list[Move]:
+        return self._port.reset(wanted.name, wanted.channel, to=wanted.place)
+
+
+class _There:
+    """The store of a running server."""
+
+    def __init__(self, addr: str, token_file: Path | None) -> None:
+        self._client = AdminClient(ServerAt(addr, token_file=str(token_file or "")), patience_s=PATIENCE_S)
+
+    def plan(self, wanted: Wanted) -> list[Move]:
+        return self._ask(wanted, plan=True)
+
+    def apply(self, wanted: Wanted) -> list[Move]:
+        return self._ask(wanted, plan=False)
+
+    def _ask(self, wanted: Wanted, *, plan: bool) -> list[Move]:
+        to = wanted.place
+        body = {"to": to.isoformat() if isinstance(to, datetime) else to, "channel": wanted.channel, "plan": plan}
+        try:
+            found = self._client.post("subscribers", wanted.name, "reset", body=body)
+        except FileNotFoundError as error:
+            raise BadRequest(str(error)) from None
+        return [Move(**move) for move in found["channels"]]
+
+
+def run_reset(wanted: Wanted, *, directory: Path, config: Path | None, yes: bool, as_json: bool) -> ExitCode:
+    """Put a subscriber of a store at another place; NO if the person says so."""
+    assert wanted.place is not None  # says what is wrong with it before anything is opened
     settings = read_config(config, without=CHANGE_NOTHING)
-    look(directory, settings).subscriber(name)
-    if not yes and (as_json or not sys.stdin.isatty()):
-        raise BadRequest(f"resetting subscriber {name!r} delivers events again, or skips them; add --yes to do it")
-    console = make_console(quiet=as_json)
+    look(directory, settings).subscriber(wanted.name)
+    _check_yes(wanted, yes=yes, as_json=as_json)
     with Store.open(directory, settings, inline=True) as store:
-        if not yes and not _may_move(console, name, store.handing.plan_reset(name, channel, to=where)):
-            console.print("Nothing was changed.")
-            return ExitCode.NO
-        moves = store.handing.reset(name, channel, to=where)
+        return _reset(_Here(store), wanted, yes=yes, as_json=as_json)
+
+
+def run_reset_there(wanted: Wanted, *, addr: str, token_file: Path | None, yes: bool, as_json: bool) -> ExitCode:
+    """The same, done by a running server."""
+    assert wanted.place is not None
+    _check_yes(wanted, yes=yes, as_json=as_json)
+    return _reset(_There(addr, token_file), wanted, yes=yes, as_json=as_json)
+
+
+def _check_yes(wanted: Wanted, *, yes: bool, as_json: bool) -> None:
+    if not yes and (as_json or not sys.stdin.isatty()):
+        text = f"resetting subscriber {wanted.name!r} delivers events again, or skips them; add --yes to do it"
+        raise BadRequest(text)
+
+
+def _reset(store: Resetting, wanted: Wanted, *, yes: bool, as_json: bool) -> ExitCode:
+    console = make_console(quiet=as_json)
+    if not yes and not _may_move(console, wanted.name, store.plan(wanted)):
+        console.print("Nothing was changed.")
+        return ExitCode.NO
+    moves = store.apply(wanted)
     if as_json:
-        answer_json("subscribers reset", {"subscriber": name, "to": to, "channels": moves})
+        answer_json("subscribers reset", {"subscriber": wanted.name, "to": wanted.to, "channels": moves})
         return ExitCode.DONE
-    console.print(f"reset subscriber {escape(name)} to {escape(to)}", soft_wrap=True)
+    console.print(f"reset subscriber {escape(wanted.name)} to {escape(wanted.to)}", soft_wrap=True)
     _show_moves(console, moves)
     return ExitCode.DONE
 

@@ -6,13 +6,12 @@ Promise: only looks. A server that goes away is waited for, and said to be away.
 
 from __future__ import annotations
 
-import http.client
 import json
+import math
 import os
-import ssl
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from itertools import accumulate
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,13 +24,13 @@ from rich.text import Text
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.channels import lasting
 from holdfast.cli.display import count, make_console, make_table, size
-from holdfast.errors import BadRequest, ServerAway, Unauthenticated
+from holdfast.consumer.adminclient import AdminClient, ServerAt
+from holdfast.errors import BadRequest, ServerAway
 
-TIMEOUT_S = 10.0
-"""A picture comes each second; so long without one, the server is away."""
 RETRY_S = 1.0
 ROWS = 12
 """Channels and subscribers that are shown; the console has all."""
+ERRORS = 5
 
 Json = dict[str, Any]
 
@@ -39,32 +38,17 @@ Json = dict[str, Any]
 class Stream:
     """The pictures of one server."""
 
-    def __init__(self, addr: str, token: str) -> None:
-        self.addr = addr
-        self._token = token
+    def __init__(self, client: AdminClient) -> None:
+        self._client = client
         self.channels: dict[str, tuple[int, int, int, float]] = {}
         """Last seq, events, bytes and time of the last event."""
 
     def pictures(self) -> Iterator[Json]:
         """One a second, until the server goes; `ServerAway` then."""
-        connection = self._connect()
-        try:
-            headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-            connection.request("GET", "/api/v1/live", headers=headers)
-            response = connection.getresponse()
-            if response.status == 401:
-                raise Unauthenticated(reason=f"{self.addr} asks for a token; give --token-file")
-            if response.status != 200:
-                raise ServerAway(addr=self.addr, reason=f"it answers {response.status}", waited_s=0)
-            self.channels.clear()
-            for line in response:
-                if line.startswith(b"data: "):
-                    yield self._taken(json.loads(line[6:]))
-        except (OSError, http.client.HTTPException) as error:
-            raise ServerAway(addr=self.addr, reason=str(error) or type(error).__name__, waited_s=0) from None
-        finally:
-            connection.close()
-        raise ServerAway(addr=self.addr, reason="it ended the connection", waited_s=0)
+        self.channels.clear()
+        for line in self._client.lines("live"):
+            if line.startswith(b"data: "):
+                yield self._taken(json.loads(line[6:]))
 
     def _taken(self, picture: Json) -> Json:
         for name, last, events, total, active in picture["channels"]["changed"]:
@@ -74,19 +58,10 @@ class Stream:
         picture["channels"] = dict(self.channels)
         return picture
 
-    def _connect(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self.addr)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadRequest(f"--addr {self.addr[:80]!r} is no address; it looks like http://127.0.0.1:9001")
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(parts.hostname, parts.port or 443, timeout=TIMEOUT_S, context=context)
-        return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=TIMEOUT_S)
-
 
 def run(addr: str, *, token_file: str | None, once: bool, as_json: bool) -> ExitCode:
     """Show the server until interrupted."""
-    stream = Stream(addr, _token(token_file))
+    stream = Stream(_client(addr, token_file))
     console = make_console()
     if as_json or once or not console.is_terminal:
         pictures = stream.pictures()
@@ -118,13 +93,12 @@ def _follow(stream: Stream, live: Live) -> None:
             pause.wait(RETRY_S)
 
 
-def _token(token_file: str | None) -> str:
-    if token_file is None:
-        return os.environ.get("HOLDFAST_TOKEN", "")
-    try:
-        return Path(token_file).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise BadRequest(f"--token-file {token_file} cannot be read: {error.strerror}") from None
+def _client(addr: str, token_file: str | None) -> AdminClient:
+    parts = urlsplit(addr)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadRequest(f"--addr {addr[:80]!r} is no address; it looks like http://127.0.0.1:9001")
+    token = "" if token_file else os.environ.get("HOLDFAST_TOKEN", "")
+    return AdminClient(ServerAt(addr, token, token_file or ""), patience_s=0)
 
 
 # -- drawing ----------------------------------------------------------------------------------------------------------
@@ -137,6 +111,8 @@ def drawn(now: Json, before: Json | None) -> Group:
     if "store" in now:
         parts.append(_figures(now, before, seconds))
     parts += [_channels(now, before, seconds), _subscribers(now)]
+    parts += [_queries(now)] if now["queries"] else []
+    parts += [_errors(now)] if now.get("errors") else []
     return Group(*parts)
 
 
@@ -158,11 +134,12 @@ def _figures(now: Json, before: Json | None, seconds: float) -> RenderableType:
     pairs = [
         ("events/s", count(round(rate("store", "events")))),
         ("in", f"{size(round(rate('ingest', 'bytes')))}/s"),
+        ("accepted within", f"{_wait(now, 0.5)}, 99 %: {_wait(now, 0.99)}"),
         ("syncs/s", count(round(rate("store", "syncs")))),
         ("log", f"{size(store['wal_bytes'])} of {size(caps['wal_bytes'])}"),
         ("segments", f"{size(store['segment_bytes'])} in {count(store['segments'])}"),
         ("disk free", size(now["disk"]["free"])),
-        ("connections", count(len(now["connections"]))),
+        ("senders", _senders(now["senders"])),
         ("refused", count(sum(now["ingest"]["refusals"].values()))),
         ("lost", count(sum(now["losses"].values()))),
     ]
@@ -173,6 +150,39 @@ def _figures(now: Json, before: Json | None, seconds: float) -> RenderableType:
         table.add_column()
     table.add_row(*(f"[dim]{name}[/]" for name, _ in pairs))
     table.add_row(*(f"[bold]{value}[/]" for _, value in pairs))
+    return table
+
+
+def _wait(now: Json, part: float) -> str:
+    """What that part of all frames waited at most, since the start."""
+    counts, bounds = now["latency"]["counts"], [*now["latency"]["bounds"], math.inf]
+    below = accumulate(counts)
+    total = sum(counts)
+    if not total:
+        return "–"
+    found = next(bound for bound, sum_ in zip(bounds, below, strict=True) if sum_ >= total * part)
+    return f"{found * 1000:,.1f} ms" if found < 1 else f"{found:,.1f} s"
+
+
+def _senders(senders: list[Json]) -> str:
+    away = sum(not item["connected"] for item in senders)
+    return f"{count(len(senders) - away)}" + (f" [bold red]{away} away[/]" if away else "")
+
+
+def _queries(now: Json) -> RenderableType:
+    numbers = ("batch", "rows/s", "rows", "behind")
+    table = make_table("Spark query", *numbers, right=numbers)
+    for item in now["queries"][:ROWS]:
+        name = escape(item["name"]) + (f" [bold red]{escape(item['error'])}[/]" if item["error"] else "")
+        table.add_row(name, *(count(round(item[key])) for key in ("batch", "rows_per_s", "rows", "behind")))
+    return table
+
+
+def _errors(now: Json) -> RenderableType:
+    table = make_table("last errors", "", "channel", "from")
+    for item in now["errors"][:ERRORS]:
+        when = f"{lasting(max(0, now['at'] - item['at']))} ago"
+        table.add_row(f"{when} {item['category']}", escape(item["message"]), escape(item["channel"]), item["peer"])
     return table
 
 

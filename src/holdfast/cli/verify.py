@@ -5,35 +5,26 @@ Promise: shows what `holdfast.store.verify` found. The last line is the verdict;
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.status import Status
 
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.display import make_console, print_place, several, size
-from holdfast.disk.local import LocalFilesystem
+from holdfast.cli.progress import following_files
 from holdfast.store.verify import VerifyReport, verify_store
 
 
 def run(directory: Path, *, as_json: bool) -> ExitCode:
     """Check a store; NO if anything is damaged."""
-    console = make_console(quiet=as_json)
-    moving = console.is_terminal and not as_json
-    with console.status("verifying") if moving else nullcontext() as status:
-        report = verify_store(LocalFilesystem(), directory, on_file=lambda path: _follow(status, path))
+    with following_files("verifying", directory, quiet=as_json) as filesystem:
+        report = verify_store(filesystem, directory)
     if as_json:
         answer_json("verify", report, ok=report.intact)
     else:
-        _show(console, report)
+        _show(make_console(), report)
     return ExitCode.DONE if report.intact else ExitCode.NO
-
-
-def _follow(status: Status | None, path: Path) -> None:
-    if status is not None:
-        status.update(escape(f"verifying {path.name}"))
 
 
 def _show(console: Console, report: VerifyReport) -> None:

@@ -4,6 +4,7 @@
     server: {listen: "0.0.0.0:9000"}
     tier: {url: "s3://bucket"}                   tier: the object store behind it
     sync: {validation: tree}                     sync: committed events for offline-first clients
+    otlp: {payload: columns}                     otlp: OpenTelemetry at the server, read by its receiver
     retention: {size_cap: 100GiB}                store: everything else, as in the settings of a store
     channels: {orders.>: {max_age: 72h}}
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.config.reading import CHANNELS
+from holdfast.config.reading import CHANNELS, require_mapping
 from holdfast.config.server import SERVER_SECTIONS, SERVER_SETTINGS, USERS, ServerConfig
 from holdfast.config.sync import SYNC_SECTIONS, SYNC_SETTINGS, SyncConfig
 from holdfast.config.table import SETTINGS, StoreConfig
@@ -30,6 +31,7 @@ from holdfast.config.tier import TIER_SECTIONS, TIER_SETTINGS, TierConfig
 from holdfast.config.yamltext import FILE_BYTES_MAX, Document, read_yaml
 from holdfast.errors import BadRequest, InvalidConfig
 
+OTLP = "otlp"
 STORE_SECTIONS = frozenset({row.key.partition(".")[0] for row in SETTINGS} | {CHANNELS})
 
 _PATHS = (
@@ -58,6 +60,10 @@ class ConfigFile:
     tier: TierConfig = field(default_factory=TierConfig)
     sync: SyncConfig = field(default_factory=SyncConfig)
     path: Path | None = None
+    otlp: Mapping[str, object] | None = None
+    """As written; None without the section. Its receiver knows the keys."""
+    lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
+    """The line of each key, for sections that are read later."""
 
     def __post_init__(self) -> None:
         if self.server.ingest_batch_bytes_max > self.store.frame_bytes_max:
@@ -86,8 +92,9 @@ def _read(document: Document) -> ConfigFile:
     store: dict[str, object] = {}
     tier: dict[str, object] = {}
     sync: dict[str, object] = {}
+    otlp: dict[str, object] = {}
     parts = {**dict.fromkeys(STORE_SECTIONS, store), **dict.fromkeys(SERVER_SECTIONS, server)}
-    parts |= {**dict.fromkeys(TIER_SECTIONS, tier), **dict.fromkeys(SYNC_SECTIONS, sync)}
+    parts |= {**dict.fromkeys(TIER_SECTIONS, tier), **dict.fromkeys(SYNC_SECTIONS, sync), OTLP: otlp}
     for key, value in document.values.items():
         section = key.partition(".")[0]
         if section not in parts:
@@ -100,11 +107,25 @@ def _read(document: Document) -> ConfigFile:
         TierConfig.from_mapping(_with_paths(tier, folder)),
         SyncConfig.from_mapping(_with_paths(sync, folder)),
         document.file,
+        _otlp(otlp) if otlp else None,
+        document.lines,
     )
 
 
+def _otlp(section: dict[str, object]) -> dict[str, object]:
+    """The keys without the name of their section, which may be given flat or nested."""
+    found: dict[str, object] = {}
+    for key, value in section.items():
+        nested = require_mapping(value or {}, key=key) if key == OTLP else {key.partition(".")[2]: value}
+        inside = {str(name): item for name, item in nested.items()}
+        if found.keys() & inside.keys():
+            raise InvalidConfig(key=key, reason="is given twice, flat and nested")
+        found |= inside
+    return found
+
+
 def _suggestion(key: str) -> str:
-    known = [*SERVER_SECTIONS, *STORE_SECTIONS, *TIER_SECTIONS, *SYNC_SECTIONS, *_KEYS]
+    known = [*SERVER_SECTIONS, *STORE_SECTIONS, *TIER_SECTIONS, *SYNC_SECTIONS, OTLP, *_KEYS]
     close = difflib.get_close_matches(key, known, n=1) or [
         full
         for full in _KEYS

@@ -63,6 +63,15 @@ class StoreConfig:
         high=24 * HOUR,
         why="how long a quiet channel's events wait for readers of segments",
     )
+    segment_direct_bytes: int = setting(
+        "segment.direct_size",
+        Kind.SIZE,
+        128 * KIB,
+        low=256,
+        high=GIB,
+        why="a frame of so many bytes is written straight into its segment, once; smaller ones go through the log, "
+        "since a second file to sync would cost them more than a second writing",
+    )
     segment_compression: str = setting(
         "segment.compression",
         Kind.CHOICE,

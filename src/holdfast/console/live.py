@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import replace
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from holdfast.console.picture import CONNECTIONS_MAX, Picture, shown, take
+from holdfast.console.picture import Picture, company_of, shown, take
 from holdfast.errors import AccessRefused, HoldfastError, RetryLater
 from holdfast.server.admin.caller import identify, on_thread
 from holdfast.server.admin.envelope import Refused
@@ -79,11 +78,8 @@ class Gallery:
 
     async def _take(self) -> Picture:
         state = self._state
-        figures = figures_of(state)
-        connections = tuple(replace(item) for item in state.connections[:CONNECTIONS_MAX])
-        return await on_thread(
-            take, state.store, figures, connections, state.queries.current(), at_ns=state.clock.wall_ns()
-        )
+        figures, company = figures_of(state), company_of(state)
+        return await on_thread(take, state.store, figures, company, at_ns=state.clock.wall_ns())
 
 
 async def live(request: Request) -> Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -19,19 +19,45 @@ from holdfast.server.access import Principal
 from holdfast.server.admin.metrics import ServerFigures
 from holdfast.server.admin.querying import may_see
 from holdfast.server.admin.views import sees, subscriber_facts
+from holdfast.server.latency import BOUNDS_S
 from holdfast.server.queries import QueryNews
-from holdfast.server.state import ConnectionInfo
+from holdfast.server.senders import SenderInfo
+from holdfast.server.state import ConnectionInfo, ServerState
+from holdfast.server.troubles import Trouble
 from holdfast.store.listing import ChannelSummary
 from holdfast.store.statistics import StoreStatistics
 from holdfast.store.store import Store
 from holdfast.store.subscribers.subscriber import SubscriberStatistics
 
 CONNECTIONS_MAX = 200
-"""Connections in a picture; the API lists all."""
+"""Connections and senders in a picture; the API lists all."""
+ERRORS_MAX = 20
+"""Refusals in a picture; the API lists more."""
 SUBSCRIBERS_MAX = 200
 """Subscribers in a picture, those furthest behind first."""
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Who is there, and what was refused: a copy of what the event loop owns."""
+
+    connections: tuple[ConnectionInfo, ...]
+    senders: tuple[SenderInfo, ...]
+    queries: tuple[QueryNews, ...]
+    """Spark queries that told how they are doing."""
+    troubles: tuple[Trouble, ...]
+
+
+def company_of(state: ServerState) -> Company:
+    """Copied on the loop."""
+    return Company(
+        connections=tuple(replace(item) for item in state.connections[:CONNECTIONS_MAX]),
+        senders=state.senders.current()[:CONNECTIONS_MAX],
+        queries=state.queries.current(),
+        troubles=state.troubles.current()[:ERRORS_MAX],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +66,7 @@ class Picture:
 
     at_ns: int
     figures: ServerFigures
-    connections: tuple[ConnectionInfo, ...]
+    company: Company
     store: StoreStatistics | None
     channels: dict[str, ChannelSummary]
     subscribers: tuple[SubscriberStatistics, ...]
@@ -48,18 +74,9 @@ class Picture:
     caps: Json
     disk: tuple[int, int]
     """Bytes of the file system, and how many are free."""
-    queries: tuple[QueryNews, ...] = ()
-    """Spark queries that told how they are doing."""
 
 
-def take(
-    store: Store,
-    figures: ServerFigures,
-    connections: tuple[ConnectionInfo, ...],
-    queries: tuple[QueryNews, ...] = (),
-    *,
-    at_ns: int,
-) -> Picture:
+def take(store: Store, figures: ServerFigures, company: Company, *, at_ns: int) -> Picture:
     """The server now; reads the store, so a loop hands it to a thread."""
     config = store.config
     usage = shutil.disk_usage(store.path)
@@ -70,7 +87,7 @@ def take(
     return Picture(
         at_ns=at_ns,
         figures=figures,
-        connections=connections,
+        company=company,
         store=store.statistics(),
         channels={item.name: item for item in store.listing.summaries()},
         subscribers=tuple(store.subscribers()),
@@ -81,7 +98,6 @@ def take(
             "memory_bytes": config.memory_limit_bytes,
         },
         disk=(usage.total, usage.free),
-        queries=queries,
     )
 
 
@@ -97,7 +113,7 @@ def shown(picture: Picture, caller: Principal, known: dict[str, ChannelSummary])
         "server": _server(picture.figures),
         "channels": {"changed": [_channel(item) for item in changed], "gone": gone, "total": len(visible)},
         "subscribers": _subscribers(picture.subscribers, caller),
-        "queries": [_query(item) for item in picture.queries if may_see(caller, item)],
+        "queries": [_query(item) for item in picture.company.queries if may_see(caller, item)],
     }
     if caller.may("admin"):
         found |= _for_administrators(picture)
@@ -149,7 +165,10 @@ def _for_administrators(picture: Picture) -> Json:
             "refusals": dict(figures.refusals),
             "by_kind": dict(figures.connections),
         },
-        "connections": [_connection(item) for item in picture.connections[:CONNECTIONS_MAX]],
+        "latency": {"bounds": BOUNDS_S, "counts": figures.latency.counts},
+        "connections": [_connection(item) for item in picture.company.connections],
+        "senders": [_sender(item) for item in picture.company.senders],
+        "errors": [{**msgspec.to_builtins(item), "at": item.at_ns / NS_PER_S} for item in picture.company.troubles],
         "losses": picture.losses,
         "caps": picture.caps,
         "disk": {"total": picture.disk[0], "free": picture.disk[1]},
@@ -171,6 +190,10 @@ def _for_administrators(picture: Picture) -> Json:
             "scrub_findings": len(store.scrub.findings),
         }
     return found
+
+
+def _sender(item: SenderInfo) -> Json:
+    return {**msgspec.to_builtins(item), "since": item.since_ns / NS_PER_S}
 
 
 def _connection(item: ConnectionInfo) -> Json:

@@ -58,6 +58,15 @@ class ServerOptions(Protocol):
     def token_file(self) -> str: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ServerAt:
+    """The plainest of these."""
+
+    addr: str
+    token: str = ""
+    token_file: str = ""
+
+
 class AdminClient:
     """Asks one server. Used by one thread."""
 
@@ -122,6 +131,18 @@ class AdminClient:
                     raise _Again(f"the transfer broke at byte {sink.tell()} of {size_bytes}")
 
             self._repeat(attempt)
+
+    def lines(self, *parts: str) -> Iterator[bytes]:
+        """The lines of an answer that goes on, as they come; `ServerAway` when it ends. Not repeated."""
+        reason = "it ended the connection"
+        try:
+            with _Exchange(self, "GET", _path(parts, {}), body=None, headers={}) as response:
+                yield from response
+        except _Refusal as refusal:
+            raise _as_ours(refusal, self.addr) from None
+        except (_Again, OSError, http.client.HTTPException) as error:
+            reason = str(error) or type(error).__name__
+        raise ServerAway(addr=self.addr, reason=reason, waited_s=0)
 
     # -- how --------------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,17 @@ _Result = TypeVar("_Result")
 
 
 class AsyncConsumer:
-    """See the module. Made by `from_conf` or `from_env`; usable from one event loop."""
+    """A `Consumer` for asyncio: no call blocks the loop. Made by `from_conf` or `from_env`; usable from one event loop.
+
+    >>> async def main():
+    ...     where = "ws::addr=127.0.0.1:9000;"
+    ...     async with AsyncConsumer.from_conf(where, channel="orders", durable="audit") as consumer:
+    ...         async for message in consumer:
+    ...             message.ack()
+    ...             return message.data
+    >>> asyncio.run(main())
+    {'id': 1}
+    """
 
     def __init__(self, make: Callable[[], Consumer]) -> None:
         self._make = make

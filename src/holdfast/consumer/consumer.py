@@ -71,7 +71,17 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Consumer:
-    """See the module. `keys` are those of a subscription (docs/howto/consume-events.md) and of the connect string."""
+    """Gets the messages of a channel and answers each; the server keeps its place under the name in `durable`.
+
+    >>> with Consumer.from_conf("ws::addr=127.0.0.1:9000;", channel="trades", durable="billing") as consumer:
+    ...     for message in consumer.fetch(2, timeout=30):
+    ...         print(message.seq, message.data)
+    ...         message.ack()
+    1 {'symbol': 'ABC', 'price': 12.5}
+    2 {'symbol': 'XYZ', 'price': 7.0}
+
+    `keys` are those of a subscription and of the connect string. Thread-safe; a forked process opens its own.
+    """
 
     def __init__(
         self,

@@ -244,6 +244,8 @@ class ConsumerCore:
         notice = Notice(reply.event, reply.ranges, reply.reason)
         if reply.event != "ended" or self.state == "closing":
             return [notice]
+        if reply.code == "unavailable":  # for a moment: it comes back, as after a lost connection
+            return [notice, Hangup(reply.reason)]
         error = SubscriptionRefused(channel=self.options.channel, code=reply.code or "ended", reason=reply.reason)
         return [notice, *self._halt(error)]
 

@@ -65,7 +65,7 @@ class Delivery:
     @property
     def redelivered(self) -> bool:
         """Whether these messages were delivered before."""
-        return self.attempt > 1
+        return self._wire.head.redelivered
 
     def __len__(self) -> int:
         return self._wire.head.rows
@@ -137,7 +137,7 @@ class Message:
     @property
     def redelivered(self) -> bool:
         """Whether it was delivered before."""
-        return self._delivery.attempt > 1
+        return self._delivery.redelivered
 
     def ack(self) -> None:
         """Done with; durable soon. `NotConfirmed` without a connection."""

@@ -75,7 +75,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             partitions=self.partitions,
             columns=self.columns,
             system=self.system,
-            replace=self.replace or resume_at is not None,  # the connection that was lost may still hold the durable
+            # the connection that was lost may still hold the durable; a group has room for both
+            replace=self.replace or (resume_at is not None and bool(self.durable) and not self.group),
         )
 
     def configure(self, request: int, sub: int) -> Configure:

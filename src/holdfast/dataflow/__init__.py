@@ -2,7 +2,8 @@
 
     OTLP ──► receiver ──► intake ──► persistence (a store) ──┬──► subscriber ──► exporter: OTLP
              answered after the commit                       ├──► subscriber ──► exporter: Parquet
-                                                             └──► subscriber ──► exporter: console
+                                                             ├──► subscriber ──► exporter: console
+                                                             └──► subscribers ─► Spark: a pipeline
 
 Promise: a request is answered as accepted only after its data is committed, or, without persistence, taken by the
 destinations. Each exporter is a subscriber of its own: a slow one holds no other up, each has its own progress across
@@ -20,6 +21,11 @@ restarts, what may pass is tried again without end, what never will goes to the 
 | sinks.py | where the rows of a receiver go |
 | persistence.py | the persistence node |
 | running.py | a graph that runs, from its first file to its last answer |
+| places.py | which of several processes this one is, its stores, and the ports they share |
+| cores.py | one graph in several processes: the supervisor that keeps them alive |
+| coresadmin.py | metrics and health of all of them |
+| sparknode.py | the Spark node: a pipeline that reads the stores, in a process of its own |
+| serving.py | the OTLP receiver at the doors of a running server |
 | admin.py | metrics and health of a running graph, and the HTTP of its store |
 | pages.py | the reference pages, printed from what they describe |
 | metrics.py | what a running graph counts |

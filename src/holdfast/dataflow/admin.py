@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.applications import Starlette
@@ -45,6 +46,21 @@ class Figures(Protocol):
 
     def exporter_statistics(self) -> Mapping[str, ExporterStatistics]:
         """By exporter."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoresOnly:
+    """Stores that another process left behind; what runs beside them is counted elsewhere."""
+
+    stores: Mapping[str, Store]
+
+    def receiver_statistics(self) -> Mapping[str, IntakeStatistics]:
+        """None."""
+        return {}
+
+    def exporter_statistics(self) -> Mapping[str, ExporterStatistics]:
+        """None."""
+        return {}
 
 
 class Admin:

@@ -79,6 +79,7 @@ def _read(path: Path, environ: Mapping[str, str] | None) -> tuple[Graph | None, 
     admin_addr = reader.admin()
     if not reader.found:
         check_joints(nodes, reader.object_to)
+        reader.check_readers(nodes, admin_addr)
     if reader.found:
         return None, reader.in_order()
     return Graph(path, nodes, admin_addr, document.lines), []

@@ -57,6 +57,8 @@ def _check_feeding(node: Node, nodes: Mapping[str, Node], object_to: Objection) 
     if node.kind is not NodeKind.RECEIVER and not feeding:
         object_to(place, "nothing leads to it; name it among the destinations of another node")
     stores = [other.name for other in feeding if other.kind is NodeKind.PROCESSOR]
+    if node.settings.reads_stores and feeding and not stores:
+        object_to(place, "reads a store; put a persistence node between it and the receiver")
     if node.kind is NodeKind.PROCESSOR and stores:
         object_to(place, f"is fed by {stores[0]!r}, which keeps the same data; feed it from a receiver")
     if node.kind is NodeKind.EXPORTER and stores and len(feeding) > 1:

@@ -10,8 +10,8 @@ import sys
 
 import pyarrow as pa
 
-from holdfast.dataflow.plugins import PERSISTENCE, PLUGINS, NodeKind, Plugin
-from holdfast.dataflow.receivers.settings import OtlpSettings
+from holdfast.dataflow.plugins import PERSISTENCE, PLUGINS, Plugin
+from holdfast.dataflow.receivers.settings import OtapSettings, OtlpSettings
 from holdfast.dataflow.settings import NodeSettings
 from holdfast.wire.otlp import raw
 from holdfast.wire.otlp.decode import SCHEMAS
@@ -23,9 +23,11 @@ Printed by `python -m holdfast.dataflow.pages dataflow`; a test compares. How to
     holdfast pipeline validate FILE     everything that is wrong, with file, line, node and key
     holdfast pipeline graph FILE        the picture
     holdfast pipeline run FILE          until SIGTERM; prints where it listens
+    holdfast pipeline run FILE --cores N    the same in N processes that share its ports
 
 A file has `nodes`, a mapping from names to nodes, and optionally `admin.listening_addr`, a loopback address with
-`/metrics`, `/healthz` and the [admin HTTP](http-api.md) of the first persistence node, through which Spark reads.
+`/metrics`, `/healthz` and the [admin HTTP](http-api.md) of the first persistence node, through which Spark reads. With
+[several cores](../howto/run-on-several-cores.md) it has all of them together, and each core's store is beside it.
 Paths are relative to the folder of the file; `${NAME}` is filled from the environment.
 
 | key of a node | meaning |
@@ -60,9 +62,36 @@ its commit. The metadata or header `idempotency-key` makes a repeat harmless for
 | who are you | UNAUTHENTICATED | 401 | the token is missing or wrong |
 | failed | INTERNAL | 500 | a bug; the log has it |
 """,
+    "urn:otel:otap:receiver": """
+gRPC streams `ArrowLogs`, `ArrowTraces` and `ArrowMetrics` of OTAP, OpenTelemetry's Arrow protocol: tables of records,
+attributes, events, links, points and exemplars, joined into the same rows in the same channels as those of OTLP. Arrow
+streams with schema resets, delta and replaced dictionaries, zstd and lz4 inside. Each batch gets one status, after its
+commit and in the order of commits. A batch with our header `idempotency-key`, as the OTAP exporter sends it, is stored
+once, on whichever stream it comes again.
+
+| the status of a batch | when |
+|---|---|
+| OK | committed; the message says if spans without ids were left out |
+| INVALID_ARGUMENT | cannot be read, an unknown table, or too large: `max_request_size`, 524,288 rows of one table |
+| UNAVAILABLE | the store is full or has failed, the graph stops, or a batch before it broke the stream |
+| INTERNAL | a bug; the log has it |
+
+While too much waits for its commit, streams are not read, which slows their senders down. A stream whose Arrow state is
+lost ends with UNAVAILABLE and RetryInfo after the status of the batch that broke it; what had no status yet comes again
+on another stream. What is no batch, or has the id of one under way, ends it with INVALID_ARGUMENT. gRPC itself knows
+gzip; senders that compress gRPC messages with zstd must be told not to.
+""",
+    "urn:otel:otap:exporter": """
+One stream for each signal, opened again after it ended; raw rows are decoded first. Batches have up to 8192 records,
+texts that repeat have dictionaries that only grow. A status of CANCELED, DEADLINE_EXCEEDED, PERMISSION_DENIED,
+RESOURCE_EXHAUSTED, ABORTED, UNAVAILABLE or UNAUTHENTICATED, a stream that ends with one, and silence are tried again
+without limit; other statuses go to the dead-letter channel `<channel>.dead`. A stream that ends with one of those while
+several batches are under way does not say which was meant: they come again one by one.
+""",
     PERSISTENCE: """
-All [settings of a store](settings.md) stand beside `path`, nested or flat. The store is `<path>/core-0`; every command
-for stores works on it. Where the file does not say otherwise, `frame.max_size` is 32 MiB and `memory_limit` is at least
+All [settings of a store](settings.md) stand beside `path`, nested or flat. The store is `<path>/core-0`, with several
+cores `<path>/core-<k>` for each; every command for stores works on it. `retention.size_cap` is for all of them
+together. Where the file does not say otherwise, `frame.max_size` is 32 MiB and `memory_limit` is at least
 one and a quarter times `segment.target_size`. `wal.flush_interval` counts with `wal.flush: interval` only: by default a
 request is answered after its sync. Exporters get segments once they are sealed, after `segment.max_open_duration` at
 the latest.
@@ -76,11 +105,18 @@ PERMISSION_DENIED, UNIMPLEMENTED and 401, 403, 404, 405, 407 are tried again too
 """,
     "urn:holdfast:parquet:exporter": """
 `<path>/<channel>/date=YYYY-MM-DD/part-<first seq>-<last seq>.parquet`, one file for each segment and date, with the
-columns of [the schema](otlp-schema.md), `_seq` and `_ingested_at`. A file is there whole or not at all; what comes
+columns of [the schema](otlp-schema.md), `_seq` and `_ingested_at`; of other cores than the first the name begins with
+`core-<k>-`, since each counts for itself. A file is there whole or not at all; what comes
 again adds nothing.
 """,
     "urn:holdfast:console:exporter": """
 One line for each segment, then its first records as JSON.
+""",
+    "urn:holdfast:spark:exporter": """
+Runs a [pipeline](pipelines.md) on Spark, in a process of its own, for as long as the graph runs. `${HOLDFAST_ADMIN}` in
+the pipeline's file is the admin address of the graph, of all its cores; a source with this `addr` reads the persistence
+node. The pipeline's subscribers are registered before anything is accepted. It needs `admin.listening_addr` with a port
+of its own, since Spark's checkpoint names it; the store of core k is at that port plus one plus k.
 """,
 }
 _METRICS = """
@@ -100,9 +136,11 @@ _METRICS = """
 | `holdfast_subscriber_lag_events`, `…_lag_seconds`, `…_gaps` `{subscriber}` | each exporter's progress |
 | `holdfast_ack_records_total`, `holdfast_ack_syncs_total` | the log of acknowledgements |
 | `holdfast_core_bytes{core_id}`, `holdfast_core_cap_fraction` | the disk |
+| `holdfast_core_up`, `holdfast_core_restarts_total` `{core_id}` | with several cores; all others have the label too |
 
 Log events: `dataflow.exporter.retry`, `.reject`, `.partial`, `.recover`, `.fail`, `.stop`, `dataflow.receiver.fail`,
-`dataflow.store.fail`, `dataflow.subscriber.orphan`, and those of the store.
+`dataflow.store.fail`, `dataflow.subscriber.orphan`, `dataflow.core.restart`, `dataflow.core.adopt`,
+`dataflow.spark.restart`, `dataflow.spark.end`, `store.room.claim`, and those of the store.
 """
 _SCHEMA = """# OTLP in channels
 
@@ -120,7 +158,7 @@ Unsigned numbers are signed here; those that do not fit are the largest.
 _MEANING = {
     "request": "the `Export…ServiceRequest`, protobuf, not compressed",
     "signal": "`logs`, `traces` or `metrics`",
-    "protocol": "`grpc`, `http/protobuf` or `http/json`",
+    "protocol": "`grpc`, `http/protobuf`, `http/json` or `otap`",
     "records": "log records, spans or data points in it",
     "size_bytes": "its size",
     "time": "when it happened; for a data point, when it was measured",
@@ -144,6 +182,12 @@ _MEANING = {
 }
 
 
+_RECEIVERS: dict[str, type[NodeSettings]] = {
+    "urn:otel:otlp:receiver": OtlpSettings,
+    "urn:otel:otap:receiver": OtapSettings,
+}
+
+
 def dataflow_markdown() -> str:
     """The page about graphs."""
     there = [plugin for plugin in PLUGINS if plugin.is_there]
@@ -152,7 +196,7 @@ def dataflow_markdown() -> str:
 
 
 def _plugin(plugin: Plugin) -> str:
-    settings: type[NodeSettings] = OtlpSettings if plugin.kind is NodeKind.RECEIVER else plugin.load().Settings
+    settings: type[NodeSettings] = _RECEIVERS.get(plugin.urn) or plugin.load().Settings
     rows = "".join(
         f"| `{row.key}` | {f'`{row.default_text}`' if row.default_text else ''} | {row.allowed_text} | {row.why} |\n"
         for row in settings.rows().values()

@@ -9,6 +9,7 @@ frame may be 32 MiB, so that the largest OTLP request fits, and memory follows `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,10 +17,12 @@ from pathlib import Path
 from holdfast.config.patterns import Pattern
 from holdfast.config.reading import ChannelOverride
 from holdfast.config.table import StoreConfig
-from holdfast.config.values import MIB, Kind, setting
+from holdfast.config.values import MIB, Kind, format_value, setting
 from holdfast.dataflow.settings import NodeSettings
+from holdfast.disk.filesystem import Filesystem
 from holdfast.errors import InvalidConfig
 
+_CORE = re.compile(r"core-(0|[1-9]\d{0,5})")
 FRAME_BYTES = 32 * MIB
 """An OTLP request of 20 MiB, which receivers allow by default, with room for its row."""
 
@@ -43,6 +46,27 @@ class Settings(NodeSettings):
     def core_path(self, core: int = 0) -> Path:
         """The directory of one process's store."""
         return Path(self.path) / f"core-{core}"
+
+    @property
+    def room_path(self) -> Path:
+        """Where the stores of several processes share `retention.size_cap`."""
+        return Path(self.path) / "room"
+
+    def too_small_for(self, cores: int) -> str | None:
+        """Why the size cap is not enough for so many stores; None if it is."""
+        config = self.store
+        least = cores * (config.wal_max_bytes + 2 * config.segment_target_bytes)
+        if not config.retention_size_cap_bytes or config.retention_size_cap_bytes >= least:
+            return None
+        text = format_value(Kind.SIZE, least)
+        return f"is shared by {cores} cores and must be at least {text}: a log and two segments for each"
+
+    def cores_there(self, filesystem: Filesystem) -> list[int]:
+        """The numbers of the stores below `path`, whoever made them."""
+        if not filesystem.exists(Path(self.path)):
+            return []
+        matches = (_CORE.fullmatch(entry.name) for entry in filesystem.listdir(Path(self.path)) if entry.is_dir)
+        return sorted(int(match[1]) for match in matches if match)
 
 
 def read_settings(raw: Mapping[str, object], folder: Path) -> Settings:

@@ -5,7 +5,7 @@ A plugin's module is imported when a file names it, so that a graph without gRPC
     read_settings(raw, folder)                    the settings from `config`: a `NodeSettings`, for receivers a
                                                   `ReceiverSettings`, for exporters an `ExporterSettings`
     make(name, settings, sink, shared=…)          a receiver: `start(tasks)`, `stop()`, `ports`, `statistics()`
-    make(settings, filesystem=…, clock=…)         an exporter
+    make(settings, filesystem=…, clock=…)         an exporter; one that reads the stores itself has none
 
 A name whose module is not there, or whose packages are not installed, is an error that says so.
 """
@@ -37,6 +37,8 @@ class Plugin:
     short: str
     kind: NodeKind
     module: str
+    extra: str = "otlp"
+    """Of the package, which its code needs."""
 
     @property
     def is_there(self) -> bool:
@@ -50,7 +52,8 @@ class Plugin:
         try:
             return import_module(self.module)
         except ImportError as error:
-            raise ValueError(f"{self.urn} needs a package that is missing: {error}; install holdfast[otlp]") from None
+            reason = f"{self.urn} needs a package that is missing: {error}; install holdfast[{self.extra}]"
+            raise ValueError(reason) from None
 
 
 PERSISTENCE = "urn:otap:processor:persistence"
@@ -63,6 +66,7 @@ PLUGINS = (
     Plugin("urn:otel:otap:exporter", "otap", NodeKind.EXPORTER, f"{_HOME}.exporters.otap"),
     Plugin("urn:holdfast:parquet:exporter", "parquet", NodeKind.EXPORTER, f"{_HOME}.exporters.parquet"),
     Plugin("urn:holdfast:console:exporter", "console", NodeKind.EXPORTER, f"{_HOME}.exporters.console"),
+    Plugin("urn:holdfast:spark:exporter", "spark", NodeKind.EXPORTER, f"{_HOME}.sparknode", extra="spark"),
 )
 
 

@@ -73,6 +73,13 @@ class Reader:
             self.object_to(error.key, error.reason)
         return address
 
+    def check_readers(self, nodes: Mapping[str, Node], admin_addr: str) -> None:
+        """Nodes that read stores need an address, and one that stays: what they note down names it."""
+        for node in nodes.values():
+            if node.settings.reads_stores and (not admin_addr or admin_addr.endswith(":0")):
+                reason = "is read by node {!r}, whose progress names its port; give a host and a port other than 0"
+                self.object_to("admin.listening_addr", reason.format(node.name))
+
     # -- a node -----------------------------------------------------------------------------------------------------
 
     def _node(self, name: str, raw: object) -> Node | None:

@@ -32,6 +32,11 @@ class NodeSettings:
         """Keys and values that no other node may have: addresses, directories."""
         return []
 
+    @property
+    def reads_stores(self) -> bool:
+        """Whether the node reads the stores before it by itself, through the admin HTTP."""
+        return False
+
     def shown(self) -> list[str]:
         """The few settings that tell one node from another, for a picture."""
         return [f"{key}={value}" for key, value in self.owned()]

@@ -172,7 +172,7 @@ class ConsumeHandler:
     def deliver(self, sub: int, cut: Cut) -> None:
         """Send messages."""
         if not self._gone and not self.connection.is_closing:
-            head = consume.Deliver(sub=sub, ranges=cut.ranges, attempt=cut.attempt)
+            head = consume.Deliver(sub=sub, ranges=cut.ranges, attempt=cut.attempt, again=cut.again)
             self.connection.send(consume.encode_deliver(head, cut.body))
 
     def tell(self, told: consume.Event) -> None:

@@ -11,8 +11,9 @@ Promises:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, Future
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -26,7 +27,7 @@ from holdfast.delivery.redelivery import Span
 from holdfast.delivery.refusals import refusal
 from holdfast.delivery.settling import Settler
 from holdfast.delivery.totals import Totals, figures_of
-from holdfast.errors import Closed, HoldfastError, StoreFailed
+from holdfast.errors import Closed, HoldfastError, RetryLater, StoreFailed
 from holdfast.server.state import ServerState
 from holdfast.store.reading import Position
 from holdfast.store.subscribers.handing import Place
@@ -40,6 +41,8 @@ FETCHERS = 2
 CLERKS = 2
 """Threads that register, remove and bury: they wait for the disk, so reading must not wait for them."""
 TICK_S = 1.0
+BURYING_S = 0.01
+"""How often it is looked whether the burials of a feed are done."""
 
 _Result = TypeVar("_Result")
 Key = tuple[str, ...]
@@ -82,16 +85,19 @@ class DeliveryDesk:
         self.sessions = count(1)
         self.members = count(1)
         self._on_failure = on_failure
-        self.settler = Settler(self.port, on_failure=self.note)
+        self.settler = Settler(self.port, thread=state.make_pool(1, "holdfast-settler"), on_failure=self.note)
         self._by_channel: dict[str, dict[Feed, None]] = {}
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="holdfast-reader")
-        self._fetchers = ThreadPoolExecutor(FETCHERS, thread_name_prefix="holdfast-fetcher")
-        self._clerks = ThreadPoolExecutor(CLERKS, thread_name_prefix="holdfast-clerk")
+        self._readers = state.make_pool(READERS, "holdfast-reader")
+        self._fetchers = state.make_pool(FETCHERS, "holdfast-fetcher")
+        self._clerks = state.make_pool(CLERKS, "holdfast-clerk")
         self._watch = self.port.watch()
         self._woken = False
         self._closed = False
         self.totals = Totals()
         state.store.on_answered(self._answered)
+        self._vacated: set[str] = set()
+        self._resets = 0
+        state.vacating.append(self.vacated)
         state.more_figures.append(lambda: figures_of(self.statistics(), self.totals))
         self._ticking = self.loop.call_later(TICK_S, self._tick)
 
@@ -161,10 +167,8 @@ class DeliveryDesk:
         then: Callable[[Feed | None, consume.Subscribed | consume.Refused], None],
     ) -> None:
         """Make the subscription a member of its feed, which is made if it is new; `then` gets it and the reply."""
-        if self.draining:
-            then(None, refusal(request.request, request.sub, Closed(what="the server")))
-            return
         try:
+            self._check_open(request.durable)
             chosen = Filter(request.filter, request.partitions)
         except HoldfastError as error:
             then(None, refusal(request.request, request.sub, error))
@@ -175,7 +179,7 @@ class DeliveryDesk:
             then(*self._attach(request, subscription, joining, None))
             return
         others = sum(feed.place is None for feed in self._by_channel.get(kind.channel, ()))
-        start = start_position(request)
+        start, resets = start_position(request), self._resets
 
         def prepare() -> Made:
             if kind.durable:
@@ -189,10 +193,18 @@ class DeliveryDesk:
                 if not isinstance(error, HoldfastError) or isinstance(error, StoreFailed):
                     self.note(error)
                 then(None, refusal(request.request, request.sub, error))
+            elif resets != self._resets:  # what was looked up may have changed
+                self.join(request, subscription, then)
             else:
                 then(*self._attach(request, subscription, joining, made))
 
         self.clerk(prepare, prepared)
+
+    def _check_open(self, durable: str) -> None:
+        if self.draining:
+            raise Closed(what="the server")
+        if durable and durable in self._vacated:
+            raise _being_reset(durable)
 
     def _attach(
         self,
@@ -246,6 +258,33 @@ class DeliveryDesk:
             differing = [name for name in Kind.__slots__ if getattr(kind, name) != getattr(feed.kind, name)]
             raise Conflict("mismatch", f"group {feed.kind.group!r} has another {' and '.join(differing)}")
 
+    @asynccontextmanager
+    async def vacated(self, name: str, channel: str | None) -> AsyncIterator[None]:
+        """While inside, nobody consumes by that name, in the channel or in any, and all answers are written."""
+        if name in self._vacated:
+            raise _being_reset(name)
+        self._vacated.add(name)
+        self._resets += 1
+        try:
+            for feed in [feed for feed in self.feeds.values() if _is_of(feed, name, channel)]:
+                feed.end("unavailable", f"the subscriber {name!r} is put at another place; subscribe again")
+                self.drop(feed)
+                await self._written(feed)
+            yield
+        finally:
+            self._vacated.discard(name)
+            self._resets += 1
+
+    async def _written(self, feed: Feed) -> None:
+        """Until nothing that a feed said is on its way."""
+        while feed.place is not None and (feed.is_burying or self.settler.is_pending(feed.place)):
+            done = asyncio.Event()
+            if feed.is_burying:
+                self.loop.call_later(BURYING_S, done.set)
+            else:
+                self.settler.after(feed.place, lambda _error, done=done: done.set())  # type: ignore[misc]
+            await done.wait()
+
     def drop(self, feed: Feed) -> None:
         """Forget a feed."""
         feed.drop()
@@ -289,7 +328,7 @@ class DeliveryDesk:
 
     def _on(
         self,
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         work: Callable[[], _Result],
         then: Callable[[_Result | None, BaseException | None], None],
     ) -> None:
@@ -301,6 +340,14 @@ class DeliveryDesk:
 
         if not self._closed:
             pool.submit(work).add_done_callback(lambda done: self.loop.call_soon_threadsafe(finished, done))
+
+
+def _being_reset(name: str) -> RetryLater:
+    return RetryLater(f"the subscriber {name!r} is being put at another place; try again")
+
+
+def _is_of(feed: Feed, name: str, channel: str | None) -> bool:
+    return feed.kind.durable == name and channel in (None, feed.kind.channel)
 
 
 def _key(kind: Kind, subscription: Subscription) -> Key:

@@ -9,7 +9,8 @@ Promises:
   members have no room: a slow consumer costs its place, not memory.
 - Redeliveries come before new messages.
 - What is confirmed goes to the store; what a durable's members were given and did not confirm is remembered there as
-  failed attempts. A feed that is dropped from memory loses nothing but delays of nacks.
+  failed attempts, and what they hold as handed out. A feed that is dropped from memory loses nothing but delays of
+  nacks.
 
 Everything happens on the event loop, except the turn itself.
 """
@@ -164,6 +165,11 @@ class Feed:
         delayed = self.book.next_ns(self._desk.now_ns()) is not None
         return not (self.members or self._busy or self._burying or pending or delayed)
 
+    @property
+    def is_burying(self) -> bool:
+        """Whether messages are on their way to the dead letters."""
+        return self._burying > 0
+
     def statistics(self) -> FeedStatistics:
         """A picture."""
         members = [item.member for item in self.members.values()]
@@ -199,6 +205,8 @@ class Feed:
             return
         taken = self.book.leave(number, lost=lost, now_ns=self._desk.now_ns())
         self._failed(taken, None, reason="the consumer was lost")
+        if not lost and self.place is not None and taken.spans:
+            self._desk.settler.give_back(self.place, taken.spans)
         if not self.members and self.place is None:
             self._desk.drop(self)
         else:
@@ -263,6 +271,7 @@ class Feed:
             shapes,
             self.next_seq,
             spans,
+            tuple(self.book.given_back(spans or ())),
             filter=self._filter,
             place=self.place,
             remote=self._in_tier,
@@ -349,10 +358,15 @@ class Feed:
             self.book.again([(*span, cut.attempt) for span in cut.ranges], due_ns=now_ns)
             return
         member = subscription.member
+        if member.policy.forbids(cut.attempt):
+            self._bury_untried(cut)
+            return
         member.delivered += cut.rows
         self._desk.totals.delivered += cut.rows
-        self._desk.totals.redelivered += cut.rows if cut.attempt > 1 else 0
+        self._desk.totals.redelivered += cut.rows if cut.attempt > 1 or cut.again else 0
         if member.holds:
+            if self.place is not None:
+                self._desk.settler.hand(self.place, cut.ranges)
             self.book.deliver(
                 member.number,
                 cut.ranges,
@@ -362,6 +376,11 @@ class Feed:
                 now_ns=now_ns,
             )
         subscription.sink.deliver(subscription.sub, cut)
+
+    def _bury_untried(self, cut: Cut) -> None:
+        """The server ended before it had buried these, or by a crash during their last delivery."""
+        dead = [(first, last, cut.attempt) for first, last in cut.ranges]
+        self._bury(dead, f"max_deliver: {cut.attempt - 1} deliveries, the last one: the server crashed")
 
     def _not_read(self, wish: Wish, error: BaseException | None) -> None:
         self._paused_until_ns = self._desk.now_ns() + RETRY_NS

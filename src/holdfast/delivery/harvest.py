@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,8 @@ class Wish:
     from_seq: int = 1
     again: tuple[Counted, ...] | None = None
     """Messages to be delivered again, instead of new ones from `from_seq` on."""
+    given_back: tuple[Span, ...] = ()
+    """Those of them that were delivered before though their number does not tell."""
     filter: Filter = field(default_factory=Filter)
     place: Place | None = None
     remote: bool = True
@@ -66,6 +69,8 @@ class Cut:
     attempt: int
     body: pa.Buffer
     rows: int
+    again: bool = False
+    """They were delivered before, and it did not count."""
 
 
 @dataclass(slots=True)
@@ -101,6 +106,17 @@ def harvest(port: HandingPort, pieces: Pieces, wish: Wish) -> Harvest:
     else:
         turn.bring_again(list(wish.again))
     return found
+
+
+class _Try(NamedTuple):
+    """A delivery to come."""
+
+    number: int
+    again: bool
+
+
+_Part = tuple[int, int, _Try]
+"""First and last seq, and the same delivery of all."""
 
 
 class _Hand:
@@ -184,7 +200,8 @@ class _Turn:
         first = max(found.next_seq, piece.first_seq)
         last = min(piece.last_seq, first + max(WINDOW_ROWS_MIN, 2 * self._hand.rows) - 1)
         owed = [(first, last, 0)] if wish.place is None else self._port.owed(wish.place, first, last)
-        parts = [(low, high, failed + 1) for low, high, failed in owed]
+        handed = [] if wish.place is None else self._port.handed(wish.place, first, last)
+        parts = _marked([(low, high, failed + 1) for low, high, failed in owed], handed)
         self._examined += last - first + 1
         wanted = parts if wish.filter.passes_all else self._filtered(piece, (first, last), parts)
         left = self._fill(piece, wanted)
@@ -192,7 +209,7 @@ class _Turn:
         if not wish.filter.passes_all:
             found.passed += _without(parts, wanted, end=found.next_seq - 1)
 
-    def _filtered(self, piece: LazyPiece, window: Span, parts: list[Counted]) -> list[Counted]:
+    def _filtered(self, piece: LazyPiece, window: Span, parts: list[_Part]) -> list[_Part]:
         first, last = window
         chosen, batch = self._wish.filter, piece.batch.slice(first - piece.first_seq, last - first + 1)
         runs = self._port.runs(self._wish.channel, piece) if chosen.needs_runs else None
@@ -205,10 +222,9 @@ class _Turn:
 
     # -- messages again ---------------------------------------------------------------------------------------------
 
-    def bring_again(self, spans: list[Counted]) -> None:
+    def bring_again(self, asked: list[Counted]) -> None:
         wish, found = self._wish, self._found
-        if wish.place is not None:
-            spans = self._still_owed(spans)
+        spans = _marked(asked if wish.place is None else self._still_owed(asked), wish.given_back)
         while spans and self._is_open:
             piece = self._at(spans[0][0])
             if found.in_tier:
@@ -220,7 +236,7 @@ class _Turn:
                 return
             here, spans = _split_at(spans, piece.last_seq)
             spans = [*self._fill(piece, here), *spans]
-        found.left = spans
+        found.left = [(first, last, attempt.number) for first, last, attempt in spans]
 
     def _still_owed(self, spans: list[Counted]) -> list[Counted]:
         place = self._wish.place
@@ -233,7 +249,7 @@ class _Turn:
 
     # -- cutting ----------------------------------------------------------------------------------------------------
 
-    def _fill(self, piece: LazyPiece, parts: list[Counted]) -> list[Counted]:
+    def _fill(self, piece: LazyPiece, parts: list[_Part]) -> list[_Part]:
         """Give messages of a piece to whose turn it is; returns those that are left."""
         while parts and self._is_open:
             turn = self._hand.current()
@@ -255,17 +271,19 @@ class _Turn:
             self._bytes += cut.body.size
         return parts
 
-    def _cut(self, piece: LazyPiece, member: int, chosen: list[Counted], batch: pa.RecordBatch) -> Cut:
+    def _cut(self, piece: LazyPiece, member: int, chosen: list[_Part], batch: pa.RecordBatch) -> Cut:
         ranges = tuple([(first, last) for first, last, _ in chosen])
-        shape, wish = self._wish.shapes[member], self._wish
+        shape, wish, attempt = self._wish.shapes[member], self._wish, chosen[0][2]
 
         def make() -> pa.Buffer:
             return encode_body(self._shaped(piece, ranges, batch, shape))
 
         if len(ranges) == 1:
             key = (wish.channel, *ranges[0], shape.columns, shape.system)
-            return Cut(member, ranges, chosen[0][2], self._pieces.body(key, make), batch.num_rows)
-        return Cut(member, ranges, chosen[0][2], make(), batch.num_rows)
+            body = self._pieces.body(key, make)
+        else:
+            body = make()
+        return Cut(member, ranges, attempt.number, body, batch.num_rows, again=attempt.again)
 
     def _shaped(self, piece: LazyPiece, ranges: Sequence[Span], batch: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
         shaped = batch
@@ -295,7 +313,22 @@ def _starts(ranges: Sequence[Span]) -> Iterator[int]:
         start += last - first + 1
 
 
-def _rows_of(piece: LazyPiece, chosen: Sequence[Counted]) -> pa.RecordBatch:
+def _marked(parts: Sequence[Counted], before: Sequence[Span]) -> list[_Part]:
+    """Parts, split where some of their first deliveries are known to have begun before."""
+    if not before:
+        return [(first, last, _Try(number, again=False)) for first, last, number in parts]
+    seen, out = IntervalSet(before), []
+    for first, last, number in parts:
+        if number > 1:
+            out.append((first, last, _Try(number, again=False)))
+            continue
+        known = [(*span, _Try(number, again=True)) for span in seen.overlap(first, last)]
+        new = [(*span, _Try(number, again=False)) for span in seen.missing(first, last)]
+        out += sorted(known + new)
+    return out
+
+
+def _rows_of(piece: LazyPiece, chosen: Sequence[_Part]) -> pa.RecordBatch:
     """The rows of some ranges of a piece."""
     if len(chosen) == 1:
         first, last, _ = chosen[0]
@@ -304,9 +337,9 @@ def _rows_of(piece: LazyPiece, chosen: Sequence[Counted]) -> pa.RecordBatch:
     return piece.batch.take(pa.array(places))
 
 
-def _take(parts: list[Counted], rows: int) -> tuple[list[Counted], list[Counted]]:
+def _take(parts: list[_Part], rows: int) -> tuple[list[_Part], list[_Part]]:
     """The first so many messages, of one attempt, and the rest."""
-    chosen: list[Counted] = []
+    chosen: list[_Part] = []
     for n, (first, last, attempt) in enumerate(parts):
         if attempt != parts[0][2] or not rows:
             return chosen, parts[n:]
@@ -318,7 +351,7 @@ def _take(parts: list[Counted], rows: int) -> tuple[list[Counted], list[Counted]
     return chosen, []
 
 
-def _split_at(spans: list[Counted], end: int) -> tuple[list[Counted], list[Counted]]:
+def _split_at(spans: list[_Part], end: int) -> tuple[list[_Part], list[_Part]]:
     """Those up to `end`, and those above."""
     below = [(first, min(last, end), attempt) for first, last, attempt in spans if first <= end]
     above = [(max(first, end + 1), last, attempt) for first, last, attempt in spans if last > end]
@@ -342,7 +375,7 @@ def _runs_of(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
 
-def _without(parts: Sequence[Counted], wanted: Sequence[Counted], *, end: int) -> list[Span]:
+def _without(parts: Sequence[_Part], wanted: Sequence[_Part], *, end: int) -> list[Span]:
     """What is in `parts` and not in `wanted`, up to `end`."""
     passing = IntervalSet((first, last) for first, last, _ in wanted)
     return [span for first, last, _ in parts for span in passing.missing(first, min(last, end))]

@@ -15,7 +15,7 @@ Promises:
 - An answer counts for what its member holds, and an ack also for what it held last and nobody else got since.
   Everything else is stale, and changes nothing.
 - An attempt counts when it ended without an ack: by nack, by time, or because the member was lost. A member that leaves
-  in order gives its messages back as if they had not been delivered.
+  in order gives its messages back: that does not count, and is remembered, so that the next one is told.
 
 Work is done per range, not per message: a batch that is delivered and acknowledged as a whole costs one entry.
 """
@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from holdfast.delivery.spans import SpanMap
+from holdfast.model.intervals import IntervalSet
 
 Span = tuple[int, int]
 Counted = tuple[int, int, int]
@@ -54,6 +55,10 @@ class Policy:
     def is_last(self, attempt: int) -> bool:
         """Whether the message is dead when this attempt fails."""
         return 0 < self.max_deliver <= attempt
+
+    def forbids(self, attempt: int) -> bool:
+        """Whether all attempts before this one were all there may be."""
+        return 0 < self.max_deliver < attempt
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +117,7 @@ class Book:
         self._deadlines: list[tuple[int, int, Hold]] = []
         self._dues: list[tuple[int, int, int, int, Wait]] = []
         self._loads: dict[int, Load] = {}
+        self._given_back = IntervalSet()
         self._order = count()
 
     # -- what is where ----------------------------------------------------------------------------------------------
@@ -186,6 +192,7 @@ class Book:
             for low, high, hold in self._held.take(first, last, only=lambda hold: hold.member == member):
                 self._release(low, high, hold)
                 _add(taken, low, high)
+                self._forget(low, high)
             for low, high, _ in self._waiting.take(first, last, only=lambda wait: wait.last_member == member):
                 _add(taken, low, high)
         return taken
@@ -206,6 +213,7 @@ class Book:
             for low, high, hold in self._held.take(first, last, only=lambda hold: hold.member == member):
                 self._release(low, high, hold)
                 _add(taken, low, high)
+                self._forget(low, high)
                 taken.dead.append((low, high, hold.attempt))
         return taken
 
@@ -250,6 +258,7 @@ class Book:
                 else:
                     self._release(low, high, hold)
                     _add(taken, low, high)
+                    self._given_back.add(low, high)
                     self._wait(low, high, Wait(now_ns, hold.attempt, 0))
         for _, _, wait in self._waiting:
             if wait.last_member == member:
@@ -259,11 +268,16 @@ class Book:
     def _fail(self, taken: Taken, span: Span, hold: Hold, *, due_ns: int, last_member: int) -> None:
         self._release(*span, hold)
         _add(taken, *span)
+        self._forget(*span)  # its number tells from now on
         taken.failed.append(span)
         if hold.policy.is_last(hold.attempt):
             taken.dead.append((*span, hold.attempt))
         else:
             self._wait(*span, Wait(due_ns, hold.attempt + 1, last_member))
+
+    def _forget(self, first: int, last: int) -> None:
+        if self._given_back:
+            self._given_back.discard(first, last)
 
     # -- again ------------------------------------------------------------------------------------------------------
 
@@ -286,6 +300,12 @@ class Book:
                 if fits < high:
                     self._wait(max(low, fits + 1), high, wait)
         return sorted(out)
+
+    def given_back(self, spans: Iterable[Counted]) -> list[Span]:
+        """The parts that somebody had before, in a delivery that does not count."""
+        if not self._given_back:
+            return []
+        return [part for first, last, _ in spans for part in self._given_back.overlap(first, last)]
 
     def again(self, spans: Iterable[Counted], *, due_ns: int) -> None:
         """Messages that were taken out, or just read, and reached nobody; the attempt has not begun."""

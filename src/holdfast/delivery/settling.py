@@ -3,13 +3,16 @@
 Promise: while a round is being synced, the next one collects; so the number of syncs follows the disk, not the number
 of answers. Whoever asked is told when the round with its answer is durable. A full disk costs time, not outcomes: the
 round is written again until it is there.
+
+What was handed out is written too, so that a crash does not forget it: with the next round, and no later than
+`HANDED_WITHIN_S` after. What is answered sooner than that is not written as handed out at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +25,10 @@ from holdfast.telemetry import event
 
 RETRY_S = 1.0
 """When a round that found the disk full is written again."""
+
+HANDED_WITHIN_S = 0.1
+"""How long a delivery may be known to memory only. A crash within this time, and the sync after it, forgets the
+delivery: so long its messages may come again unmarked. Shorter costs syncs: ten a second, whatever the consumers."""
 
 Span = tuple[int, int]
 Told = Callable[[HoldfastError | None], None]
@@ -43,25 +50,41 @@ class _Round:
     place: Place
     acked: IntervalSet = field(default_factory=IntervalSet)
     failed: list[tuple[list[Span], str]] = field(default_factory=list)
+    returned: IntervalSet = field(default_factory=IntervalSet)
+    handed: IntervalSet = field(default_factory=IntervalSet)
+    """Handed out since, and still held. Written last: whatever else the round says of them was before."""
     told: list[Told] = field(default_factory=list)
+
+    def ended(self, spans: Iterable[Span]) -> None:
+        """Nobody holds these any more."""
+        if self.handed:
+            for first, last in spans:
+                self.handed.discard(first, last)
 
 
 class Settler:
     """Everything but `_write` happens on the event loop."""
 
-    def __init__(self, port: Ledger, *, on_failure: Callable[[HoldfastError], None]) -> None:
+    def __init__(
+        self, port: Ledger, *, on_failure: Callable[[HoldfastError], None], thread: Executor | None = None
+    ) -> None:
         self._port = port
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-settler")
+        self._thread = thread or ThreadPoolExecutor(1, "holdfast-settler")
         self._rounds: dict[int, _Round] = {}
         self._writing: dict[int, _Round] = {}
         self._on_failure = on_failure
         self._closed = False
+        self._urgent = False  # whether the next round has more to say than what was handed out
+        self._lazily: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Nothing more comes; what is being written is finished."""
+        """Nothing more comes; what was said is written. Nobody is told any more."""
         self._closed = True
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        if self._lazily is not None:
+            self._lazily.cancel()
+        self._thread.submit(self._write, list(self._rounds.values()))
+        self._thread.shutdown(wait=True)
 
     @property
     def is_busy(self) -> bool:
@@ -79,17 +102,40 @@ class Settler:
 
     def ack(self, place: Place, spans: Iterable[Span], told: Told | None = None) -> None:
         """Messages are done."""
-        here = self._round(place)
-        for first, last in spans:
+        here, done = self._round(place), list(spans)
+        here.ended(done)
+        for first, last in done:
             here.acked.add(first, last)
         self._begin(here, told)
 
     def fail(self, place: Place, spans: list[Span], *, reason: str, told: Told | None = None) -> None:
         """Deliveries ended without an ack."""
         here = self._round(place)
+        here.ended(spans)
         if spans:
             here.failed.append((spans, reason))
         self._begin(here, told)
+
+    def hand(self, place: Place, spans: Iterable[Span]) -> None:
+        """Messages are on their way to a consumer; written within `HANDED_WITHIN_S`."""
+        here = self._round(place)
+        for first, last in spans:
+            here.handed.add(first, last)
+        if self._lazily is None and not self._closed:
+            self._lazily = self._loop.call_later(HANDED_WITHIN_S, self._write_handed)
+
+    def give_back(self, place: Place, spans: list[Span]) -> None:
+        """Messages that were handed out came back untried."""
+        here = self._round(place)
+        here.ended(spans)
+        for first, last in spans:
+            here.returned.add(first, last)
+        self._begin(here, None)
+
+    def _write_handed(self) -> None:
+        self._lazily = None
+        self._urgent = True
+        self._kick()
 
     def after(self, place: Place, told: Told) -> None:
         """Tell when everything said so far is durable."""
@@ -104,12 +150,14 @@ class Settler:
     def _begin(self, here: _Round, told: Told | None) -> None:
         if told is not None:
             here.told.append(told)
+        self._urgent = True
         self._kick()
 
     def _kick(self) -> None:
-        if self._writing or not self._rounds or self._closed:
+        if self._writing or not self._rounds or not self._urgent or self._closed:
             return
         self._writing, self._rounds = self._rounds, {}
+        self._urgent = False
         work = self._thread.submit(self._write, list(self._writing.values()))
         work.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._written, done))
 
@@ -120,6 +168,9 @@ class Settler:
             futures = [self._port.settle(here.place, Outcome.ACK, list(here.acked))] if here.acked else []
             for spans, reason in here.failed:
                 futures.append(self._port.settle(here.place, Outcome.NACK, spans, reason=reason))
+            for outcome, ranges in ((Outcome.RETURNED, here.returned), (Outcome.HANDED, here.handed)):
+                if ranges:
+                    futures.append(self._port.settle(here.place, outcome, list(ranges)))
             asked.append(futures)
         return [_first_error(futures) for futures in asked]
 
@@ -151,7 +202,16 @@ class Settler:
                 here.acked.add(first, last)
             here.failed += newer.failed
             here.told += newer.told
+            here.ended(newer.acked)
+            here.ended(newer.returned)
+            for failed, _ in newer.failed:
+                here.ended(failed)
+            for first, last in newer.returned:
+                here.returned.add(first, last)
+            for first, last in newer.handed:
+                here.handed.add(first, last)
         self._rounds[id(here.place)] = here
+        self._urgent = True
 
 
 def _first_error(futures: Iterable[Future[list[OutcomeRecord]]]) -> HoldfastError | None:

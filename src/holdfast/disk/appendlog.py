@@ -145,6 +145,26 @@ class LogFile:
         """Whether the process that wrote it ended in order."""
         return self.flaw is None and bool(self.records) and self.records[-1].kind == KIND_CLOSE
 
+    @property
+    def synced_position(self) -> int:
+        """Up to here the log was on disk when the last of its records was written, as far as they tell."""
+        told = max((record.synced for record in self.records), default=self.header.start_position)
+        if self.flaw is None:
+            return told
+        later = records.synced_after(
+            self.buffer,
+            file_id=self.header.file_id,
+            start_position=self.header.start_position,
+            offset=self.flaw.offset_bytes,
+        )
+        return max(told, min(later, self.end_position))
+
+    def cut_at(self, record: Record, reason: str) -> LogFile:
+        """The same up to that record: what it says of something else is not true, and nobody was told."""
+        offset = record.position - self.header.start_position
+        kept = tuple(kept for kept in self.records if kept.position < record.position)
+        return LogFile(self.path, self.header, self.buffer, kept, offset, Flaw(offset, reason, torn=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Mended:
@@ -299,11 +319,11 @@ def mend(filesystem: Filesystem, found: LogFile, *, file_id: int) -> Mended | No
                 record.payload.size,
                 crc32c(record.payload),
                 file_id=file_id,
-                position=record.position,
-                synced=record.position,
+                position=header.start_position + offset,
+                synced=header.start_position + offset,
             )
             file.pwritev([before, record.payload, after], offset)
-            offset += record.size_bytes
+            offset += records.record_bytes(record.payload.size)
         file.sync()
     finally:
         file.close()
@@ -321,8 +341,12 @@ def recover_log(
     store_id: bytes,
     from_position: int | None,
     verify: bool = True,
+    settle: Callable[[LogFile], LogFile] = lambda found: found,
 ) -> Iterator[tuple[LogFile, Mended | None]]:
-    """`read_log` for a process that goes on writing: unfinished files are removed, an unclean last file is mended."""
+    """`read_log` for a process that goes on writing: unfinished files are removed, an unclean last file is mended.
+
+    `settle` gives each file as it shall be taken over; only in an unclean last one it may change records or cut them.
+    """
     for entry in filesystem.listdir(directory):
         if entry.name.endswith(".tmp"):
             filesystem.unlink(directory / entry.name)
@@ -331,8 +355,9 @@ def recover_log(
         filesystem, directory, spec=spec, store_id=store_id, from_position=from_position, verify=verify
     ):
         mended = None
+        settled = settle(found)
         if found.header.number == newest:
-            mended = mend(filesystem, found, file_id=int.from_bytes(os.urandom(8), "little") | 1)
+            mended = mend(filesystem, settled, file_id=int.from_bytes(os.urandom(8), "little") | 1)
         yield (found if mended is None else read_log_file(filesystem, found.path, last=True)), mended
 
 
@@ -457,6 +482,10 @@ class AppendLog:
         except OSError as error:
             raise self._fail(error, "sync failed") from error
         self._synced = self._end
+
+    def stop(self, failure: StoreFailed) -> None:
+        """Take nothing more: what the records speak of, outside of the log, may be lost."""
+        self._failure = self._failure or failure
 
     def rotate(self) -> None:
         """Go on in a new file. The old one is complete and on disk before the new one has a name."""

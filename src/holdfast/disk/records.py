@@ -132,10 +132,16 @@ def classify(buffer: pa.Buffer, *, file_id: int, start_position: int, offset: in
     later = list(_records_after(buffer, offset, file_id=file_id, start_position=start_position))
     if later:
         accepted = max(record.synced for record in later) > start_position + offset
-        torn = not accepted and _has_zero_sector(view, offset, later[0].position - start_position)
+        torn = not accepted and has_zero_sector(view, offset, later[0].position - start_position)
         return Flaw(offset, f"{reason}; intact records follow", torn=torn)
-    complete = _ends_with_mark(view, end) and not _has_zero_sector(view, offset, end)
+    complete = _ends_with_mark(view, end) and not has_zero_sector(view, offset, end)
     return Flaw(offset, reason, torn=not complete)
+
+
+def synced_after(buffer: pa.Buffer, *, file_id: int, start_position: int, offset: int) -> int:
+    """The highest position that an intact record behind a flaw at `offset` says was on disk; 0 if there is none."""
+    later = _records_after(buffer, offset, file_id=file_id, start_position=start_position)
+    return max((record.synced for record in later), default=0)
 
 
 def _ends_with_mark(view: memoryview, end: int) -> bool:
@@ -156,7 +162,8 @@ def _end_of_data(view: memoryview, offset: int) -> int:
     return offset
 
 
-def _has_zero_sector(view: memoryview, start: int, end: int) -> bool:
+def has_zero_sector(view: memoryview, start: int, end: int) -> bool:
+    """Whether a sector of a file, as far as it lies between these offsets, was never written."""
     zero = bytes(SECTOR_BYTES)
     first = start // SECTOR_BYTES * SECTOR_BYTES
     return any(

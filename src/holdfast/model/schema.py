@@ -54,7 +54,7 @@ __all__ = [
     "schema_hash",
 ]
 
-SYSTEM_COLUMNS = ("_seq", "_committed_id", "_ingested_at", "_channel", "_slot_id", "_fsn")
+SYSTEM_COLUMNS = ("_seq", "_committed_id", "_ingested_at", "_channel", "_slot_id", "_fsn", "_frame_index")
 """Columns a reader may ask for; no event may bring its own."""
 
 SMALL_ROWS, SMALL_COLUMNS = 1024, 16

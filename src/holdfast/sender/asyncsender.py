@@ -31,7 +31,15 @@ _Result = TypeVar("_Result")
 
 
 class AsyncSender:
-    """See the module. Made by `from_conf`, `from_env` or `open`; usable from one event loop."""
+    """A `Sender` for asyncio: no call blocks the loop. Made by `from_conf` or `from_env`; usable from one event loop.
+
+    >>> async def main():
+    ...     async with AsyncSender.from_conf("ws::addr=127.0.0.1:9000;") as sender:
+    ...         await sender.send("orders", {"id": 1})
+    ...         return await sender.await_acked(await sender.flush(), timeout=30)
+    >>> asyncio.run(main())
+    True
+    """
 
     def __init__(self, make: Callable[[], Sender]) -> None:
         self._make = make

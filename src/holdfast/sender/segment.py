@@ -47,6 +47,8 @@ OVERHEAD_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES
 
 WINDOW_BYTES = 256 << 10
 """How much is read at once: many small frames for one call, and little memory for each reader."""
+REWRITE_BYTES = 4 << 20
+"""Held at a time when a segment is written again."""
 MARK_EVERY = 256
 """The place of every so-many-th frame is kept in memory; others are found by walking from there."""
 
@@ -321,6 +323,15 @@ class FileSegment:
     def sync(self) -> None:
         """Make all that is written survive a power cut."""
         self._file.sync_data()
+
+    def rewrite(self) -> None:
+        """Write everything once more, where it stands.
+
+        A sync that failed in an earlier process left pages that the system takes for written: a sync of ours would
+        pass over them, and a power cut would take frames out of the middle.
+        """
+        for at in range(0, self.end, REWRITE_BYTES):
+            self._file.pwritev([self._file.pread(min(REWRITE_BYTES, self.end - at), at)], at)
 
     def park(self) -> None:
         """Close the file until it is needed again. Idempotent."""

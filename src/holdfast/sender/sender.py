@@ -78,7 +78,17 @@ ProgressHandler: TypeAlias = Callable[[int], None]
 
 
 class Sender:
-    """See the module."""
+    """Takes events and returns at once; keeps them and sends them in the background, in order, until they are accepted.
+
+    >>> with Sender.from_conf("ws::addr=127.0.0.1:9000;") as sender:
+    ...     sender.send("trades", [{"symbol": "ABC", "price": 12.5}, {"symbol": "XYZ", "price": 7.0}])
+    ...     fsn = sender.flush()  # published: the frame is kept until it is answered
+    ...     sender.await_acked(fsn, timeout=30)  # synced by the server; few programs need to wait
+    True
+
+    With `sf_dir` what is not answered yet is in files and survives the process. Thread-safe; a forked process opens a
+    sender of its own.
+    """
 
     def __init__(
         self,

@@ -136,6 +136,8 @@ class Slot:
             segment = FileSegment.recovered(filesystem, item)
             self._segments.append(segment)
             if self._durable:
+                if item is found.segments[-1]:  # the others were synced before the next one had a frame
+                    segment.rewrite()
                 segment.sync()
                 segment.dirty = False
             segment.park()

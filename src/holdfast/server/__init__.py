@@ -13,6 +13,9 @@
 | ingest.py | one connection's frames into the store, and the answers back |
 | ingestdesk.py | what all ingest connections share: bounds, threads, the wake-up after a commit |
 | refusals.py | errors as categories and texts |
+| troubles.py | the last refusals, for people |
+| latency.py | how long producers wait for their answer |
+| senders.py | who sends frames of slots: connected or away, and what was sent again |
 | queries.py | Spark queries that tell how they are doing |
 | state.py | what the parts share: store, settings, connections, counters |
 | access/ | who is calling, what they may do, how much |

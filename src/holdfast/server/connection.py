@@ -127,6 +127,7 @@ class Connection(WSListener):
         if kind == self._kind and frame.fin and not (self._in_parts or frame.rsv1 or frame.rsv2 or frame.rsv3):
             self.handler.message(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
+            self.info.goodbye = True
             self.close(WSCloseCode.OK)
             self.transport.disconnect()
         elif kind not in {WSMsgType.PING, WSMsgType.PONG}:

@@ -142,12 +142,12 @@ class Door:
         peer = _peer_of(socket)
         outcome = self._judge(request, peer, known or self._identify(request, peer, socket))
         if isinstance(outcome, Refusal):
-            return self._refuse(outcome), None
+            return self._refuse(outcome, peer), None
         opening, principal = outcome
         try:
             principal.admit_connection(peer)
         except RetryLater as error:
-            return self._refuse(refusal_of(error)), None
+            return self._refuse(refusal_of(error), peer), None
         request.headers["Connection"] = "Upgrade"  # checked above; picows does not read a list there
         connection = self._connect(opening, principal, peer)
         return WSUpgradeResponse.create_101_response(opening.headers), connection
@@ -194,7 +194,8 @@ class Door:
             return unavailable(f"the server has {len(self.connections)} connections, as many as it may")
         return None
 
-    def _refuse(self, refusal: Refusal) -> WSUpgradeResponse:
+    def _refuse(self, refusal: Refusal, peer: str) -> WSUpgradeResponse:
+        self.state.troubles.note(f"HANDSHAKE {int(refusal.status)}", refusal.reason, peer=peer)
         refused = self.state.totals.handshakes_refused
         refused[refusal.status] = refused.get(refusal.status, 0) + 1
         body = f"{refusal.reason}\n".encode() if refusal.reason else None

@@ -93,6 +93,8 @@ class IngestHandler:
         self._quota_at_s = 0.0
         self._finishing = False
         self._gone = False
+        self._timed_seq = -1  # the message whose answer is waited for, since `_timed_ns`; none while that is 0
+        self._timed_ns = 0
 
     # -- called by the connection -----------------------------------------------------------------------------------
 
@@ -117,6 +119,8 @@ class IngestHandler:
         info.wire_seq += count
         totals.frames += count
         totals.bytes += size
+        if not self._timed_ns:
+            self._timed_seq, self._timed_ns = info.wire_seq, self._desk.clock.monotonic_ns()
         wait_s = self._principal.take(count, size)
         if wait_s > 0:
             self._slow_down(wait_s)
@@ -154,6 +158,9 @@ class IngestHandler:
         """What is not in the store yet is given up; an open group with it."""
         self._gone = True
         self._desk.forget(self)
+        info = self.connection.info
+        if info.slot_id:
+            self._desk.state.senders.leave(info.slot_id, goodbye=info.goodbye)
         self._backlog.clear()
         self._boarding.clear()
         self._inflight.clear()
@@ -227,6 +234,8 @@ class IngestHandler:
         channel = frames[0].channel
         if self._principal.needs_disk((channel,), slots) or not self._principal.may("publish", channel):
             return None
+        for slot_id in slots:
+            self._meet(slot_id)
         try:
             return self._desk.store.commit_train(frames, lane=self._lane)
         except HoldfastError:
@@ -263,6 +272,8 @@ class IngestHandler:
         except HoldfastError as error:
             self._refuse(waiting, error)
             return
+        if frame is not None and isinstance(frame.identity, SlotFrame):
+            self._meet(frame.identity.slot_id)
         if self._reader.deferring:
             self._answers.withhold(waiting.ticket)
         if frame is None:
@@ -274,6 +285,13 @@ class IngestHandler:
             self._submit(waiting)
         else:
             self._in_thread(lambda: self._commit(frame), lambda done: self._submitted(waiting, done))
+
+    def _meet(self, slot_id: bytes) -> None:
+        """Whose frames these are; a connection has those of one sender."""
+        info = self.connection.info
+        if not info.slot_id:
+            info.slot_id = slot_id.hex()
+            self._desk.state.senders.arrive(info.slot_id, peer=info.peer, principal=info.principal)
 
     def _keep(self) -> None:
         """Raise unless what a message leaves behind may be kept."""
@@ -421,7 +439,10 @@ class IngestHandler:
 
     def _note(self, receipts: Sequence[FrameReceipt]) -> None:
         """Count repeats; say what is in the object store already, to those who asked for that."""
-        self._desk.state.totals.duplicates += sum([receipt.duplicate for receipt in receipts])
+        repeats = sum([receipt.duplicate for receipt in receipts])
+        if repeats:
+            self._desk.state.totals.duplicates += repeats
+            self._desk.state.senders.replay(self.connection.info.slot_id, repeats)
         if self._durable_ack:
             marks = self._desk.durable_marks
             for channel in {entry.channel for receipt in receipts for entry in receipt.entries}:
@@ -433,7 +454,12 @@ class IngestHandler:
         if not isinstance(error, HoldfastError):
             event("server.ingest.fail", peer=self.connection.info.peer, error=type(error).__name__, reason=error)
         self._answers.refuse(waiting.ticket, category, reason)
-        self.connection.info.last_error = f"{category.name}: {reason}"
+        info = self.connection.info
+        info.last_error = f"{category.name}: {reason}"
+        channel = waiting.frame.entries[0].channel if waiting.frame is not None else getattr(error, "channel", "")
+        self._desk.state.troubles.note(
+            category.name, reason, peer=info.peer, principal=info.principal, connection=info.id, channel=str(channel)
+        )
         refusals = self._desk.state.totals.refusals
         refusals[category.name] = refusals.get(category.name, 0) + 1
         self._drop_backlog()
@@ -453,6 +479,9 @@ class IngestHandler:
         for reply in self._answers.take():
             self.connection.send(reply)
         self.connection.info.acknowledged = self._answers.acknowledged
+        if self._timed_ns and self._answers.acknowledged >= self._timed_seq:
+            waited_ns, self._timed_ns = self._desk.clock.monotonic_ns() - self._timed_ns, 0
+            self._desk.state.latencies.note(waited_ns / NS_PER_S)
         if self._answers.refused and self._kept_bytes and not self._busy:
             self._reader.forget()
             self._desk.keep(-self._kept_bytes)
@@ -505,7 +534,6 @@ def ingest_route(desk: IngestDesk) -> Route:
         durable_ack = desk.state.durable_acks and wants_durable_ack(upgrade.headers)
 
         def handler(connection: Connection) -> IngestHandler:
-            connection.info.slot_id = origin.slot_id.hex() if origin is not None else ""
             reader = FrameReader(limits, origin=origin)
             return IngestHandler(desk, connection, reader=reader, durable_ack=durable_ack)
 

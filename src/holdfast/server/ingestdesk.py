@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Backpressure, HoldfastError
@@ -34,7 +33,7 @@ class IngestDesk:
         self.store = state.store
         self.clock = state.clock
         self.loop = asyncio.get_running_loop()
-        self.pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="holdfast-decoder")
+        self.pool = state.make_pool(DECODERS, "holdfast-decoder")
         self._on_failure = on_failure
         self._active: dict[IngestHandler, None] = {}
         self._stalled: dict[IngestHandler, None] = {}

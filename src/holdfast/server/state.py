@@ -7,13 +7,18 @@ does. A `ConnectionInfo` is kept current by its connection and leaves the table 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from holdfast.clock import Clock
 from holdfast.config.server import ServerConfig
 from holdfast.errors import HoldfastError
 from holdfast.server.access import Gatekeeper
+from holdfast.server.latency import Latencies
 from holdfast.server.queries import Queries
+from holdfast.server.senders import Senders
+from holdfast.server.troubles import Troubles
 from holdfast.store.store import Store
 from holdfast.tier import Tier
 
@@ -39,6 +44,8 @@ class ConnectionInfo:
     """Why nothing is read from it now; empty while it is read."""
     slot_id: str = ""
     last_error: str = ""
+    goodbye: bool = False
+    """Whether the peer said that it closes."""
 
 
 @dataclass(slots=True)
@@ -91,11 +98,23 @@ class ServerState:
     totals: Totals = field(default_factory=Totals)
     more_figures: list[Callable[[], Sequence[Figure]]] = field(default_factory=list)
     """What parts above the server add to its metrics; asked on the loop."""
+    vacating: list[Callable[[str, str | None], AbstractAsyncContextManager[None]]] = field(default_factory=list)
+    """How parts above the server let go of a subscriber's place, in a channel or in all, while it is changed."""
+    make_pool: Callable[[int, str], Executor] = ThreadPoolExecutor
+    """Threads for what waits for a disk: how many, and their name. A simulation has none."""
     queries: Queries = field(init=False)
     """Spark queries that told how they are doing."""
+    senders: Senders = field(init=False)
+    """Who sends frames of slots, also while it is away."""
+    troubles: Troubles = field(init=False)
+    """The last refusals."""
+    latencies: Latencies = field(default_factory=Latencies)
+    """How long producers wait for their answer."""
 
     def __post_init__(self) -> None:
         self.queries = Queries(self.clock)
+        self.senders = Senders(self.clock)
+        self.troubles = Troubles(self.clock)
 
     @property
     def connections(self) -> list[ConnectionInfo]:

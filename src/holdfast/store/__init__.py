@@ -12,7 +12,9 @@
 | answer.py | the answer to come of a commit, cheap until somebody waits |
 | lane.py | frames of one producer in flight: none is stored behind a refused one |
 | committer.py | group commit on one thread |
+| direct.py | large frames, straight into the files of their segments |
 | wal/ | the write-ahead log: codec and writing |
+| units.py | what a frame brought to a channel, and the segments to be |
 | tail.py | committed events that are not in a segment yet; memory and log bounds |
 | sealer.py | units become segments; the log is trimmed |
 | segments/ | the segment file: writing, reading, checking |
@@ -39,10 +41,12 @@
 | repair/ | a damaged store becomes a sound one, with all that is still readable |
 | inspect/ | what is in a file, for people |
 | verify.py | is every byte what was written; never changes anything |
+| logreplay.py | do the numbers in the log fit each other and the catalog |
 
 On disk:
 
     <store>/lock  catalog.db  wal/wal-<number>.log  ack/ack-<number>.log  channels/<name>/seg-<segment_seq>.arrow
+            channels/<name>/seg-<segment_seq>.growing
             cache/seg-<segment_seq>-<crc32c>.arrow
 """
 

@@ -27,6 +27,7 @@ its values, so that a damaged page is found and not believed (G9).
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
@@ -126,6 +127,7 @@ class Catalog:
             for statement in TABLES.split(";\n"):
                 if statement.strip():
                     change.execute(statement)
+        self._numbering = threading.Lock()
         self._reserved = self._next = int(self.meta("segment_seq_reserved") or b"1")
         version = int(self.meta("version") or VERSION)
         if version > VERSION:
@@ -148,11 +150,12 @@ class Catalog:
 
     def next_segment_seq(self) -> int:
         """A number no segment ever had; its block is reserved on disk first."""
-        if self._next >= self._reserved:
-            self.set_meta(segment_seq_reserved=self._next + SEGMENT_SEQ_BLOCK)
-            self._reserved = self._next + SEGMENT_SEQ_BLOCK
-        self._next += 1
-        return self._next - 1
+        with self._numbering:
+            if self._next >= self._reserved:
+                self.set_meta(segment_seq_reserved=self._next + SEGMENT_SEQ_BLOCK)
+                self._reserved = self._next + SEGMENT_SEQ_BLOCK
+            self._next += 1
+            return self._next - 1
 
     @property
     def segment_seq_floor(self) -> int:

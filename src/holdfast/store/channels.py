@@ -23,7 +23,7 @@ from holdfast.store.limits import ChannelLimits, LimitsTree
 from holdfast.store.wal.log import SchemaVersion
 
 if TYPE_CHECKING:
-    from holdfast.store.tail import Unit
+    from holdfast.store.units import Unit
 
 ANY_VERSIONS_MAX = 256
 """Schemas remembered per channel in mode `any`; beyond it the oldest is written into the log again when it comes

@@ -8,7 +8,8 @@ The order of a group, and what a crash leaves at each step (docs/design/durabili
 
     1. make room (rotate the log)      nothing of the group is on disk
     2. give out seq and committed_id   in memory only; taken back if the disk is full
-    3. write                           any part of the group may be on disk; nobody was answered
+    3. write                           any part of the group may be on disk; nobody was answered. Large frames go into
+                                       the files of their segments, the log refers to them (`direct.py`)
     4. sync                            the group survives a power cut
     5. append to the tail, remember    readers see it
     6. answer                          accepted
@@ -37,11 +38,20 @@ from holdfast.model.positions import CommittedId, Seq
 from holdfast.store.answer import CommitFuture
 from holdfast.store.channels import Channel
 from holdfast.store.dedup import Dedup, as_duplicate
+from holdfast.store.direct import DirectWriter
 from holdfast.store.ground import Ground
 from holdfast.store.grouping import GroupWorker
 from holdfast.store.lane import Lane
-from holdfast.store.tail import Chunk, make_run
-from holdfast.store.wal.codec import NO_OPTIONS, EntryOptions, EntryPlace, Payload, encode_batch, encode_frame
+from holdfast.store.units import Chunk, make_run, rows_of_channel
+from holdfast.store.wal.codec import (
+    NO_OPTIONS,
+    EntryOptions,
+    EntryPlace,
+    Payload,
+    Reference,
+    encode_batch,
+    encode_frame,
+)
 from holdfast.store.wal.log import SchemaVersion, Wal
 
 UNSYNCED_EVENTS_MAX = 1_000_000
@@ -106,6 +116,35 @@ class Train(msgspec.Struct, gc=False):
         self.answer = TrainReceipt([], error)
 
 
+class _Draft(msgspec.Struct, gc=False):
+    """The record of a frame with a large entry, before it is known which of its bytes the log holds."""
+
+    places: list[EntryPlace]
+    first_chunk: int
+    """Where the chunk of its first entry is in the group; the others follow."""
+    identity: Identity
+    first_committed_id: int
+    payload_crc: int
+
+    def encode(self, references: dict[int, Reference], ingested_at_ns: int) -> NewRecord:
+        """The record; the bytes of entries with a reference are elsewhere."""
+        places, crc = self.places, self.payload_crc
+        found = [references.get(self.first_chunk + n) for n in range(len(places))]
+        if any(found):
+            crc = 0
+            for n, (place, reference) in enumerate(zip(self.places, found, strict=True)):
+                if reference is not None:
+                    places[n] = msgspec.structs.replace(place, payload=reference.payload(place.payload.rows))
+                crc = crc32c(places[n].payload.buffer, crc)
+        return encode_frame(
+            places,
+            identity=self.identity,
+            first_committed_id=self.first_committed_id,
+            ingested_at_ns=ingested_at_ns,
+            payload_crc=crc,
+        )
+
+
 @dataclass(slots=True)
 class _Group:
     """What one turn of the committer writes and answers."""
@@ -121,12 +160,13 @@ class _Group:
     """What the group adds to channels that refuse new events at a limit."""
     new_ids: list[tuple[Channel, bytes]] = field(default_factory=list)
     creates_channel: bool = False
+    has_large: bool = False
 
 
 class Committer(GroupWorker[Pending | Train]):
     """Owns the log and the next numbers."""
 
-    def __init__(self, ground: Ground, wal: Wal, *, dedup: Dedup, next_committed_id: int) -> None:
+    def __init__(self, ground: Ground, wal: Wal, *, dedup: Dedup, next_committed_id: int, direct: DirectWriter) -> None:
         super().__init__("store")
         self._config = ground.config
         self._clock = ground.clock
@@ -136,6 +176,7 @@ class Committer(GroupWorker[Pending | Train]):
         self._channels = ground.channels
         self._wal = wal
         self._dedup = dedup
+        self._direct = direct
         self._durability = Durability.SYNCED if self._config.wal_flush == "commit" else Durability.WRITTEN
         self._unsynced_events = 0
         self._sync_due_ns: int | None = None
@@ -213,6 +254,7 @@ class Committer(GroupWorker[Pending | Train]):
             self._refuse(pendings, error)
         except Exception as error:
             failure = error if isinstance(error, StoreFailed) else _as_failure(error, self._wal)
+            self._wal.log.stop(failure)  # no later record may say that this group is on disk
             self._tail.fail(failure)
             self._refuse(pendings, failure)
         else:
@@ -223,7 +265,7 @@ class Committer(GroupWorker[Pending | Train]):
     def _write(self, pendings: list[Pending | Train], group: _Group) -> None:
         self._wal.make_room(sum([item.size_bytes for item in pendings]), _versions(pendings), _count_frames(pendings))
         ingested_at_ns = self._stamp_ns()
-        records: list[NewRecord] = []
+        records: list[NewRecord | _Draft] = []
         for pending in pendings:
             if isinstance(pending, Train):
                 records += self._place_train(pending, group, ingested_at_ns)
@@ -241,9 +283,14 @@ class Committer(GroupWorker[Pending | Train]):
                 records.append(record)
         if not records:
             return
-        self._wal.log.append([*self._wal.notes(chunk.version for _, chunk in group.chunks), *records])
+        references = self._direct.write(group.chunks) if group.has_large else {}
+        encoded = [item.encode(references, ingested_at_ns) if isinstance(item, _Draft) else item for item in records]
+        self._wal.log.append([*self._wal.notes(chunk.version for _, chunk in group.chunks), *encoded])
         if self._must_sync(group):
-            self._wal.log.sync()
+            if references:
+                self._direct.sync(self._wal.log.sync)
+            else:
+                self._wal.log.sync()
             self._synced()
 
     def _refusal(self, pending: Pending, group: _Group) -> HoldfastError | None:
@@ -292,9 +339,9 @@ class Committer(GroupWorker[Pending | Train]):
         known = group.fresh.get(identity)
         return as_duplicate(known) if known is not None else self._dedup.find(identity)
 
-    def _place(self, pending: Pending, group: _Group, ingested_at_ns: int) -> NewRecord | None:
+    def _place(self, pending: Pending, group: _Group, ingested_at_ns: int) -> NewRecord | _Draft | None:
         """Give the frame its numbers; returns its record, or None when nothing of it is new."""
-        first_committed_id = self.next_committed_id
+        first_committed_id, first_chunk = self.next_committed_id, len(group.chunks)
         places: list[EntryPlace] = []
         receipts: list[Receipt] = []
         identity, crc = pending.identity, pending.payload_crc
@@ -305,7 +352,8 @@ class Committer(GroupWorker[Pending | Train]):
             if not entry.payload.rows:
                 receipts.append(self._nothing_new(entry.channel, known_seqs))
                 continue
-            chunk = self._number(entry, group, identity, (ingested_at_ns, first_committed_id))
+            before = rows_of_channel(places, entry.channel.id)
+            chunk = self._number(entry, group, identity, (ingested_at_ns, first_committed_id, before))
             first, rows = chunk.run.first_seq, chunk.run.rows
             places.append(EntryPlace(entry.channel.id, entry.version.id, first, entry.payload, entry.options))
             receipts.append(
@@ -329,20 +377,19 @@ class Committer(GroupWorker[Pending | Train]):
             crc = 0
             for place in places:
                 crc = crc32c(place.payload.buffer, crc)
-        return encode_frame(
-            places,
-            identity=identity,
-            first_committed_id=first_committed_id,
-            ingested_at_ns=ingested_at_ns,
-            payload_crc=crc,
-        )
+        draft = _Draft(places, first_chunk, identity, first_committed_id, crc)
+        if pending.size_bytes >= self._direct.large_bytes:
+            group.has_large = True
+            return draft
+        return draft.encode({}, ingested_at_ns)
 
-    def _place_train(self, train: Train, group: _Group, ingested_at_ns: int) -> list[NewRecord]:
+    def _place_train(self, train: Train, group: _Group, ingested_at_ns: int) -> list[NewRecord | _Draft]:
         """Give each frame its numbers; returns the records of those that are new. Ends at the first refusal."""
-        records: list[NewRecord] = []
+        records: list[NewRecord | _Draft] = []
         receipts: list[FrameReceipt] = []
         channel, version, lane, log_number = train.channel, train.version, train.lane, self._wal.log.number
         channel_id, durability, name = channel.id, self._durability, channel.name
+        large_bytes = self._direct.large_bytes
         self._note_first_seq(channel, group, ingested_at_ns)
         may_repeat = self._dedup.any_known(train.frames) or not group.fresh.keys().isdisjoint(
             [frame.identity for frame in train.frames]
@@ -368,6 +415,10 @@ class Committer(GroupWorker[Pending | Train]):
             if identity is not None:
                 group.fresh[identity] = receipts[-1]
             place = EntryPlace(channel_id, version.id, seq, payload, NO_OPTIONS)
+            if payload.buffer.size >= large_bytes:
+                group.has_large = True
+                records.append(_Draft([place], len(group.chunks) - 1, identity, committed_id, crc))
+                continue
             records.append(
                 encode_frame(
                     [place],
@@ -402,9 +453,10 @@ class Committer(GroupWorker[Pending | Train]):
             duplicate_events=len(known_seqs),
         )
 
-    def _number(self, entry: PreparedEntry, group: _Group, identity: Identity, frame: tuple[int, int]) -> Chunk:
-        """Give an entry's events their numbers. `frame` is when it came in, and where it begins."""
-        ingested_at_ns, frame_committed_id = frame
+    def _number(self, entry: PreparedEntry, group: _Group, identity: Identity, frame: tuple[int, int, int]) -> Chunk:
+        """Give an entry's events their numbers. `frame` is when it came in, where it begins, and what it has brought to
+        the channel before."""
+        ingested_at_ns, frame_committed_id, frame_offset = frame
         channel, rows = entry.channel, entry.payload.rows
         if channel.limits.discard == "new":
             group.added_events[channel] += rows
@@ -422,6 +474,7 @@ class Committer(GroupWorker[Pending | Train]):
             ingested_at_ns=ingested_at_ns,
             identity=identity,
             partitions=entry.options.partitions,
+            frame_offset=frame_offset,
         )
         chunk = Chunk(run, entry.payload, entry.version, self._wal.log.number, entry.ids, frame_committed_id)
         group.chunks.append((channel, chunk))
@@ -478,6 +531,8 @@ class Committer(GroupWorker[Pending | Train]):
 
     def _apply(self, pendings: list[Pending | Train], group: _Group) -> None:
         size = sum([item.size_bytes for item in pendings])
+        if group.has_large:
+            self._direct.settle()
         self._tail.append(group.chunks, queued_bytes=size, wal_bytes=self._wal.log.size_bytes())
         for identity, receipt in group.fresh.items():
             self._dedup.remember(identity, receipt)
@@ -497,6 +552,8 @@ class Committer(GroupWorker[Pending | Train]):
         for channel, digest in group.new_ids:
             channel.unpublished_ids.pop(digest, None)
         self.next_committed_id = first_committed_id
+        if group.has_large:
+            self._direct.give_up()
 
     def _refuse(self, pendings: list[Pending | Train], error: HoldfastError) -> None:
         for pending in pendings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.clock import Clock
@@ -40,11 +40,22 @@ class Ground:
     tail: Tail
     source: SegmentSource | None = None
     """Where segments can be had again; a tier."""
+    made: set[str] = field(default_factory=set)
+    """Channels whose directories this process has made, or found."""
 
     @property
     def channels_directory(self) -> Path:
         """Where the segments are."""
         return self.directory / CHANNELS_DIR
+
+    def channel_directory(self, channel: str) -> Path:
+        """Where the segments of a channel are; its name survives a power cut when this returns."""
+        directory = self.channels_directory / channel
+        if channel not in self.made:
+            self.filesystem.makedir(directory)
+            self.filesystem.sync_dir(self.channels_directory)
+            self.made.add(channel)
+        return directory
 
 
 def make_directory(filesystem: Filesystem, directory: Path) -> None:

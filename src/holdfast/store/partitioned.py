@@ -25,7 +25,7 @@ from holdfast.store.event_ids import digests_of
 from holdfast.store.ground import Ground
 from holdfast.store.reading import Reader
 from holdfast.store.segments.runs import RunTable
-from holdfast.store.tail import Chunk
+from holdfast.store.units import Chunk
 
 NAMES_REMEMBERED_MAX = 1_000_000
 """Names of partitions kept over all segments; some hundred bytes each at worst."""

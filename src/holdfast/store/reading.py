@@ -37,7 +37,7 @@ from holdfast.store.copies import OPENINGS_MAX, Copies
 from holdfast.store.ground import CACHE_DIR, Ground
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.segments.runs import SYSTEM_COLUMNS, RunTable
-from holdfast.store.tail import Chunk
+from holdfast.store.units import Chunk
 from holdfast.store.wal.codec import decode_pieces
 
 Position = int | str | datetime

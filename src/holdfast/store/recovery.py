@@ -4,10 +4,11 @@
     1. catalog     the index opens, its rows match their checksums; a store without a catalog but with data is refused
     2. segments    every published segment is there and has its size, or is noted as being in the tier only; a file that
                    is found with such a note is a local copy again; unfinished files (.tmp) are removed
-    3. log         read from the catalog's position on; the torn tail of the last file is cut and reported, an unclean
-    last
-                   file is replaced by a copy on disk; anything else refuses with file, byte and a dump
-    4. orphans     segment files the catalog does not know are removed if the log holds their events; otherwise refused
+    3. log         read from the catalog's position on, with the bytes it refers to (`wal/references.py`); the torn tail
+                   of the last file is cut and reported, an unclean last file is replaced by a copy on disk; anything
+                   else refuses with file, byte and a dump
+    4. orphans     segment files the catalog does not know are removed if the log holds their events; otherwise refused.
+                   So are files that were being filled, unless the log refers to them for events that are not published
     5. numbers     next seq, committed_id and channel id are above everything ever given out; after an unclean stop of a
                    weak flush policy as many numbers are skipped as answers may have been given without a sync
     6. dedup       slots and GUIDs from the log; GUIDs of the window also from segments
@@ -44,20 +45,21 @@ from holdfast.store.event_ids import digests_of
 from holdfast.store.ground import CHANNELS_DIR, WAL_DIR
 from holdfast.store.limits import LimitsTree
 from holdfast.store.repair.truncate import Truncation, discard_leftover, renew_consent, truncate_ended_logs
+from holdfast.store.segments.growing import GROWING_SUFFIX, growing_name
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.source import SegmentSource
-from holdfast.store.tail import Chunk, make_run
+from holdfast.store.units import Chunk, SpentFile, make_run, rows_of_channel
 from holdfast.store.wal.codec import (
     KIND_FLOORS,
     KIND_FRAME,
     KIND_SCHEMA,
-    EntryPlace,
     FrameRecord,
     decode_floors,
     decode_frame,
     decode_schema_note,
 )
 from holdfast.store.wal.log import WAL_NAME, SchemaVersion
+from holdfast.store.wal.references import ReferredBytes, Settlement
 from holdfast.telemetry import event
 
 UNVERIFIED = "verify_crc is off: damaged bytes in logs and segments are delivered as events, and copied as sound ones"
@@ -102,6 +104,8 @@ class Recovered:
     wal_position: int = 0
     wal_files: dict[int, int] = field(default_factory=dict)
     """Start positions of the older log files that are still there."""
+    spent: dict[Path, SpentFile] = field(default_factory=dict)
+    """Files the log refers to, of events that are not published yet, by the name under which each was found."""
     verify: bool = True
     source: SegmentSource | None = None
     report: RecoveryReport = RecoveryReport(False, 0, 0, 0, 0, 0, None, (), 0)
@@ -128,9 +132,11 @@ def recover(
         state.source = source
         _heal_segments(filesystem, directory, state, source)
     orphans, removed = _check_segments(filesystem, directory, state, workers=config.parallel_recovery)
-    replay = _Replay(state)
+    referred = ReferredBytes(filesystem, directory / CHANNELS_DIR)
+    replay = _Replay(state, referred)
     cut, unclean = _read_wal(filesystem, directory, state, replay)
-    removed += _resolve_orphans(filesystem, orphans, state)
+    removed += _settle_growing(filesystem, directory, state)
+    removed += _resolve_orphans(filesystem, [path for path in orphans if filesystem.exists(path)], state)
     skipped = _skip_numbers(state) if unclean else 0
     state.report = RecoveryReport(
         created=created,
@@ -331,8 +337,9 @@ def _read_wal(filesystem: Filesystem, directory: Path, state: Recovered, replay:
     cut: Mended | None = None
     unclean = False
     cursor = state.catalog.cursor("wal")
+    settle = replay.settlement(newest=max(state.wal_files, default=0)).settle
     for last, mended in recover_log(
-        filesystem, folder, spec=spec, store_id=state.store_id, from_position=cursor, verify=state.verify
+        filesystem, folder, spec=spec, store_id=state.store_id, from_position=cursor, verify=state.verify, settle=settle
     ):
         replay.file(last)
         state.wal_number, state.wal_position = last.header.number + 1, last.end_position
@@ -353,11 +360,22 @@ def _read_wal(filesystem: Filesystem, directory: Path, state: Recovered, replay:
 class _Replay:
     """Turns records into unpublished events, in order."""
 
-    def __init__(self, state: Recovered) -> None:
+    def __init__(self, state: Recovered, referred: ReferredBytes) -> None:
         self._state = state
+        self._referred = referred
         self._versions: dict[int, SchemaVersion] = {}
         self.records = 0
         self.frames = 0
+
+    def settlement(self, *, newest: int) -> Settlement:
+        """How the files of the log are taken over; before the first of them."""
+        published = {int(channel.id): channel.published_seq for channel in self._state.channels}
+        return Settlement(
+            self._referred,
+            is_needed=lambda channel_id, last_seq: last_seq > published.get(channel_id, 0),
+            newest=newest,
+            verify=self._state.verify,
+        )
 
     def file(self, found: LogFile) -> None:
         """Replay one file."""
@@ -401,9 +419,8 @@ class _Replay:
         frame = decode_frame(record.payload)
         state = self._state
         committed_id = frame.first_committed_id
-        for entry in frame.entries:
-            channel = state.channels.by_id(entry.channel_id)
-            self._entry(entry, frame, channel=channel, committed_id=committed_id, wal_file=wal_file)
+        for number, entry in enumerate(frame.entries):
+            self._entry(number, frame, committed_id=committed_id, wal_file=wal_file)
             committed_id += entry.payload.rows
         state.next_committed_id = max(state.next_committed_id, committed_id)
         if frame.identity is not None:
@@ -421,9 +438,9 @@ class _Replay:
             committed_id += entry.payload.rows
         return FrameReceipt(tuple(receipts), duplicate=False, durability=Durability.SYNCED)
 
-    def _entry(
-        self, entry: EntryPlace, frame: FrameRecord, *, channel: Channel, committed_id: int, wal_file: int
-    ) -> None:
+    def _entry(self, number: int, frame: FrameRecord, *, committed_id: int, wal_file: int) -> None:
+        entry = frame.entries[number]
+        channel = self._state.channels.by_id(entry.channel_id)
         end_seq = entry.first_seq + entry.payload.rows
         if end_seq - 1 <= channel.published_seq:
             return
@@ -437,8 +454,16 @@ class _Replay:
             ingested_at_ns=frame.ingested_at_ns,
             identity=frame.identity,
             partitions=entry.options.partitions,
+            frame_offset=rows_of_channel(frame.entries[:number], channel.id),
         )
         chunk = Chunk(run, entry.payload, version, wal_file, (), frame.first_committed_id)
+        reference = entry.payload.reference
+        if reference is not None:
+            payload = self._referred.payload(channel.name, entry.payload, verify=False)  # it was, when it was settled
+            chunk = replace(chunk, payload=payload, filed=True)
+            path = self._referred.path(channel.name, reference)
+            home = path.with_name(growing_name(reference.segment_seq))
+            self._state.spent[path] = SpentFile(channel, home, end_seq - 1)
         if not self._state.verify:
             chunk.batch().validate(full=True)
         if entry.options.id_column:
@@ -449,6 +474,24 @@ class _Replay:
 
 
 # -- 4. orphans -----------------------------------------------------------------------------------------------------
+
+
+def _settle_growing(filesystem: Filesystem, directory: Path, state: Recovered) -> list[Path]:
+    """Remove files that were being filled and are not needed; those needed have the name of such a file afterwards.
+
+    One that was complete, and not yet published, goes back: its events are sealed again under another number.
+    """
+    for path, file in state.spent.items():
+        if path != file.path:
+            filesystem.rename(path, file.path)
+            filesystem.sync_dir(path.parent)
+    needed = {file.path for file in state.spent.values()}
+    removed = []
+    for path in _file_sizes(filesystem, directory):
+        if path.suffix == GROWING_SUFFIX and path not in needed:
+            filesystem.unlink(path)
+            removed.append(path)
+    return removed
 
 
 def _resolve_orphans(filesystem: Filesystem, orphans: list[Path], state: Recovered) -> list[Path]:

@@ -22,10 +22,11 @@ stops the store (G10).
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Literal
 
 from holdfast.disk.filesystem import is_full
@@ -37,8 +38,8 @@ from holdfast.store.ground import Ground
 from holdfast.store.segments.combine import LazyBatches
 from holdfast.store.segments.metadata import SegmentMeta, event_time_range
 from holdfast.store.segments.runs import RunTable
-from holdfast.store.segments.writer import write_segment
-from holdfast.store.tail import Unit
+from holdfast.store.segments.writer import PrefixDiffers, SegmentFile, write_segment
+from holdfast.store.units import SpentFile, Unit
 from holdfast.store.wal.codec import decode_pieces
 from holdfast.store.wal.log import Wal
 from holdfast.telemetry import event
@@ -60,8 +61,9 @@ class Sealer:
         *,
         settle: Callable[[], None],
         on_publish: Callable[[PublishedSegment], None],
+        spent: Iterable[SpentFile] = (),
     ) -> None:
-        """`settle` returns when all that is in the tail is synced in the log."""
+        """`settle` returns when all that is in the tail is synced in the log; `spent`: files of an earlier process."""
         self._settle = settle
         self._filesystem = ground.filesystem
         self._directory = ground.channels_directory
@@ -72,7 +74,8 @@ class Sealer:
         self._wal = wal
         self._on_publish = on_publish
         self._written: dict[Unit, Publication] = {}
-        self._made: set[str] = set()
+        self._ground = ground
+        self._spent = {file.path: file for file in spent}
         self._stop = threading.Event()
         self.postponed: DiskFull | None = None
         self.segments = 0
@@ -122,7 +125,6 @@ class Sealer:
 
     def _write(self, unit: Unit) -> Publication:
         channel, chunks = unit.channel, unit.chunks
-        directory = self._channel_directory(channel.name)
         batches = LazyBatches(decode_pieces((chunk.payload for chunk in chunks), unit.version.schema))
         first_event, last_event = event_time_range(batches, channel.limits.event_time_column)
         first, last = chunks[0].run, chunks[-1].run
@@ -131,7 +133,7 @@ class Sealer:
         meta = SegmentMeta(
             store_id=self._store_id.hex(),
             channel=channel.name,
-            segment_seq=self._catalog.next_segment_seq(),
+            segment_seq=0,
             first_seq=first.first_seq,
             last_seq=unit.end_seq - 1,
             first_committed_id=first.first_committed_id,
@@ -144,15 +146,7 @@ class Sealer:
             schema_hash=schema_hash(unit.version.schema),
             rows=unit.end_seq - unit.first_seq,
         )
-        file = write_segment(
-            self._filesystem,
-            directory / segment_file_name(meta.segment_seq),
-            meta=meta,
-            schema=unit.version.schema,
-            batches=batches,
-            runs=runs,
-            compression=COMPRESSIONS[channel.limits.compression],
-        )
+        file = self._finish(unit, meta, runs) or self._write_anew(unit, meta, runs, batches)
         event_ids = [(digest, chunk.run.first_seq + n) for chunk in chunks for n, digest in enumerate(chunk.ids)]
         current = channel.version or unit.version
         return Publication(
@@ -162,13 +156,49 @@ class Sealer:
             event_ids,
         )
 
-    def _channel_directory(self, channel: str) -> Path:
-        directory = self._directory / channel
-        if channel not in self._made:
-            self._filesystem.makedir(directory)
-            self._filesystem.sync_dir(self._directory)
-            self._made.add(channel)
-        return directory
+    def _write_anew(self, unit: Unit, meta: SegmentMeta, runs: RunTable, batches: LazyBatches) -> SegmentFile:
+        """Everything, into a file of its own."""
+        meta = replace(meta, segment_seq=self._catalog.next_segment_seq())
+        return write_segment(
+            self._filesystem,
+            self._ground.channel_directory(meta.channel) / segment_file_name(meta.segment_seq),
+            meta=meta,
+            schema=unit.version.schema,
+            batches=batches,
+            runs=runs,
+            compression=COMPRESSIONS[unit.channel.limits.compression],
+        )
+
+    def _finish(self, unit: Unit, meta: SegmentMeta, runs: RunTable) -> SegmentFile | None:
+        """What is missing in a file that was filled by commits; None if there is none, or it cannot be finished."""
+        growing = unit.growing
+        if growing is None:
+            return None
+        rest = [chunk for chunk in unit.chunks if chunk.run.first_seq >= growing.end_seq]
+        is_whole = (
+            growing.first_seq == unit.first_seq and growing.end_seq + sum(c.run.rows for c in rest) == unit.end_seq
+        )
+        self._spent[growing.path] = SpentFile(unit.channel, growing.path, growing.end_seq - 1)
+        if growing.broken or not is_whole or unit.channel.limits.compression != "none":
+            growing.abandon()
+            return None
+        meta = replace(meta, segment_seq=self._catalog.next_segment_seq())
+        path = growing.path.with_name(segment_file_name(meta.segment_seq))
+        pieces = decode_pieces((chunk.payload for chunk in rest), unit.version.schema)
+        try:
+            file = growing.finish(path, meta=meta, runs=runs, rest=pieces)
+        except PrefixDiffers as error:
+            event("store.seal.rewrite", level=logging.WARNING, channel=meta.channel, reason=error)
+            return None
+        del self._spent[growing.path]
+        return file
+
+    def _remove_spent(self) -> None:
+        """Files to which the log refers, of events that are all in published segments; a start would remove them."""
+        for file in [file for file in self._spent.values() if file.last_seq <= file.channel.published_seq]:
+            if self._filesystem.exists(file.path):
+                self._filesystem.unlink(file.path)
+            del self._spent[file.path]
 
     def _publish(self, units: list[Unit]) -> None:
         log = self._wal.log
@@ -185,6 +215,7 @@ class Sealer:
             self.segments += 1
             self._on_publish(publication.segment)
         self._tail.announced()
+        self._remove_spent()
         log.trim(keep_from_number=oldest)
         self._tail.note_wal_bytes(log.size_bytes())
 

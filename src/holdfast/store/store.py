@@ -1,9 +1,5 @@
 """The public face of an embedded store.
 
-    with Store.open("./data") as store:
-        receipt = store.commit("trades", batch)      # durable when it returns
-        for batch in store.read("trades"): ...
-
 Promises: one process writes a store (others get `Locked` with its pid). `commit` returns after the events are synced
 to disk (or as `wal.flush` says, and the receipt tells). All methods are thread-safe. After an I/O error every call
 raises `StoreFailed`; reopening recovers all that was accepted. `close` seals and publishes everything.
@@ -36,6 +32,7 @@ from holdfast.store.answer import CommitFuture
 from holdfast.store.catalog import Loss, PublishedSegment
 from holdfast.store.committer import Committer, Pending, Train
 from holdfast.store.dedup import Dedup
+from holdfast.store.direct import DirectWriter
 from holdfast.store.ground import LOCK_NAME, WAL_DIR, Ground, make_directory
 from holdfast.store.lane import Lane
 from holdfast.store.listing import Listing
@@ -65,7 +62,13 @@ ENTRIES_MAX = 1024
 
 
 class Store:
-    """An embedded store. Open it with `Store.open`."""
+    """An embedded store: a directory that one process owns. Open it with `Store.open`.
+
+    >>> with Store.open("data") as store:
+    ...     receipt = store.commit("trades", pa.record_batch({"price": [10.5, 7.25]}))  # synced when it returns
+    ...     print(receipt.last_seq, [batch.to_pydict() for batch in store.read("trades")])
+    2 [{'price': [10.5, 7.25]}]
+    """
 
     @classmethod
     def open(
@@ -120,21 +123,12 @@ class Store:
         self._closed = False
         self._closing = threading.Lock()
         self.recovery: RecoveryReport = state.report
-        tail = Tail(config, clock, segment_bytes=state.catalog.totals()[2] - state.catalog.remote_totals()[1])
         time = TrustedTime(clock, last_known_ns=int(state.catalog.meta("trusted_time_ns") or 0))
+        catalog, channels = self._catalog, self._channels = state.catalog, state.channels
+        self._tail = tail = Tail(config, clock, segment_bytes=catalog.totals()[2] - catalog.remote_totals()[1])
         self._ground = Ground(
-            filesystem,
-            directory,
-            config,
-            clock,
-            time,
-            state.store_id,
-            state.catalog,
-            state.channels,
-            tail,
-            state.source,
+            filesystem, directory, config, clock, time, state.store_id, catalog, channels, tail, state.source
         )
-        self._catalog, self._channels, self._tail = state.catalog, state.channels, self._ground.tail
         self._open_files = OpenFiles(filesystem, config.fds_limit)
         self._reader = Reader(self._ground, self._open_files)
         self._originals = Originals(self._ground, self._reader)
@@ -153,10 +147,13 @@ class Store:
             position=state.wal_position,
             floors=self._floors,
         )
+        self._direct = DirectWriter(self._ground, parallel=not inline)
         self._committer = Committer(
-            self._ground, self._wal, dedup=self._dedup, next_committed_id=state.next_committed_id
+            self._ground, self._wal, dedup=self._dedup, next_committed_id=state.next_committed_id, direct=self._direct
         )
-        self._sealer = Sealer(self._ground, self._wal, settle=self._settle, on_publish=self._published)
+        self._sealer = Sealer(
+            self._ground, self._wal, settle=self._settle, on_publish=self._published, spent=state.spent.values()
+        )
         self._threads: dict[str, threading.Thread] = {}
         self._start(state)
 
@@ -182,7 +179,7 @@ class Store:
         self.recovery = replace(self.recovery, acks_cut=self._desk.cut, acks_damage=self._desk.damage)
         self._evictor = Evictor(self._ground, self._desk, self._open_files, background=not self._inline)
         self._partitions = PartitionFloors(self._catalog, self._reader)
-        self._keeper = Keeper(
+        self.keeper = self._keeper = Keeper(
             self._ground, self._desk, self._evictor, touched=self._touched, partitions=self._partitions
         )
         self._scrubber = Scrubber(self._ground, self._reader)
@@ -541,6 +538,7 @@ class Store:
                 if self._tail.failure is None:
                     self._close_logs()
             finally:
+                self._direct.close()
                 self._open_files.close()
                 self._catalog.close()
                 self._lock.release()

@@ -6,8 +6,9 @@ memory changes nothing here.
 
 Promises:
 
-- Queued, open and cut bytes together stay within `memory_limit`; at the limit the largest open units are cut, and
-  callers wait in `reserve` until sealing frees room, then get `Backpressure` (G11).
+- Queued, open and cut bytes together stay within `memory_limit`, but for those that are read from a file (`direct.py`),
+  which together with the log stay within `wal.max_size`; at a limit the largest open units are cut, and callers wait in
+  `reserve` until sealing frees room, then get `Backpressure` (G11).
 - Segments, log and what will become a segment together stay within `retention.size_cap`: at the cap large open units
   are cut early, and callers wait in the same way until segments are evicted. Sealing itself never waits for the cap,
   and events that make room when they are stored (dead letters) do not either, so nobody waits for himself.
@@ -27,17 +28,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-import msgspec
-import pyarrow as pa
-
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.config import StoreConfig
 from holdfast.errors import Backpressure, Closed, HoldfastError
-from holdfast.model.frame import Guid, Identity, SlotFrame
 from holdfast.store.channels import Channel
-from holdfast.store.segments.runs import Run
-from holdfast.store.wal.codec import Payload
-from holdfast.store.wal.log import SchemaVersion
+from holdfast.store.units import Chunk, Unit
 
 BATCH_BYTES_MAX = 4 << 20
 """Small units that are published together: enough to share a transaction, little enough that memory comes back soon."""
@@ -53,72 +48,6 @@ def _first_seq_of(chunk: Chunk) -> int:
 
 def _end_of(chunk: Chunk) -> int:
     return chunk.run.first_seq + chunk.run.rows
-
-
-def make_run(
-    first_seq: int,
-    rows: int,
-    *,
-    committed_id: int,
-    ingested_at_ns: int,
-    identity: Identity,
-    partitions: tuple[str, ...],
-) -> Run:
-    """The run of a frame's events in one channel, with the frame's identity spelt out."""
-    slot_id, fsn = (identity.slot_id, identity.fsn) if isinstance(identity, SlotFrame) else (None, None)
-    guid = identity.value if isinstance(identity, Guid) else None
-    return Run(first_seq, rows, committed_id, ingested_at_ns, slot_id, fsn, guid, partitions)
-
-
-class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """The events of one channel that came with one frame."""
-
-    run: Run
-    payload: Payload
-    version: SchemaVersion
-    wal_file: int
-    ids: tuple[bytes, ...] = ()
-    """Digests of the events' own ids, in channels that use them."""
-    frame_committed_id: int = 0
-    """Where the frame begins, of which these may be a part; 0 if they are all of it."""
-
-    def batch(self) -> pa.RecordBatch:
-        """The events, without a copy."""
-        return self.payload.decode(self.version.schema)
-
-
-class Unit:
-    """Consecutive events of one channel under one schema: a segment to be."""
-
-    __slots__ = ("bytes", "channel", "chunks", "opened_at_ns", "version", "wal_file")
-
-    def __init__(self, channel: Channel, first: Chunk, opened_at_ns: int) -> None:
-        self.channel = channel
-        self.version = first.version
-        self.wal_file = first.wal_file  # the oldest log file that this unit still needs
-        self.opened_at_ns = opened_at_ns
-        self.chunks: list[Chunk] = []
-        self.bytes = 0
-
-    @property
-    def rows(self) -> int:
-        """How many events."""
-        return self.end_seq - self.first_seq
-
-    @property
-    def frame_committed_id(self) -> int:
-        """Where the first frame begins of which the unit holds a part."""
-        return self.chunks[0].frame_committed_id or self.chunks[0].run.first_committed_id
-
-    @property
-    def first_seq(self) -> int:
-        """The first event's seq."""
-        return self.chunks[0].run.first_seq
-
-    @property
-    def end_seq(self) -> int:
-        """One past the last event's seq."""
-        return self.chunks[-1].run.first_seq + self.chunks[-1].run.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +74,18 @@ class Tail:
         self._open: dict[int, Unit] = {}
         self._cut: deque[Unit] = deque()
         self._sealing: list[Unit] = []
+        self._pinned: list[Unit] = []
+        self._deferred: dict[Unit, None] = {}
         self._announcing = False
         self._files: Counter[int] = Counter()
         self._queued_bytes = self._open_bytes = self._cut_bytes = 0
+        self._filed_bytes = self._cut_filed_bytes = 0
         self._waiting = 0
         self._throttled = 0
         self._wal_bytes = 0
         self._segment_bytes = segment_bytes
+        self._cap_bytes = config.retention_size_cap_bytes
+        self._pressed_bytes = 0
         self.on_pressure: Callable[[], None] = lambda: None
         self.watches: list[set[int]] = []  # ids of channels that get events are added to each
         self.failure: HoldfastError | None = None
@@ -198,6 +132,21 @@ class Tail:
         with self.lock:
             return self._charged()
 
+    def allow(self, cap_bytes: int, *, if_fits: bool = False) -> bool:
+        """How much may be used from now on; 0 is no bound. With `if_fits`, not if more is used, which is said."""
+        with self.lock:
+            if if_fits and self._charged() > cap_bytes:
+                return False
+            self._cap_bytes = cap_bytes
+            self.room.notify_all()
+            return True
+
+    def take_pressed_bytes(self) -> int:
+        """The most that somebody did not find room for since the last call; 0 if nobody."""
+        with self.lock:
+            pressed, self._pressed_bytes = self._pressed_bytes, 0
+            return pressed
+
     @property
     def is_throttling(self) -> bool:
         """Whether somebody waits for room."""
@@ -211,16 +160,19 @@ class Tail:
         return self._over_memory(size_bytes) or self._over_wal(size_bytes) or (capped and self._over_cap(size_bytes))
 
     def _over_cap(self, size_bytes: int) -> bool:
-        cap = self._config.retention_size_cap_bytes
-        return cap > 0 and self._charged() + 2 * size_bytes > cap
+        return 0 < self._cap_bytes < self._charged() + 2 * size_bytes
+
+    def _memory_used(self) -> int:
+        return self._queued_bytes + self._open_bytes + self._cut_bytes - self._filed_bytes
 
     def _over_memory(self, size_bytes: int) -> bool:
-        used = self._queued_bytes + self._open_bytes + self._cut_bytes
+        used = self._memory_used()
         return used > 0 and used + size_bytes > self._config.memory_limit_bytes
 
     def _over_wal(self, size_bytes: int) -> bool:
         pinned = bool(self._files) or self._queued_bytes > 0
-        return pinned and self._wal_bytes + self._queued_bytes + size_bytes > self._config.wal_max_bytes
+        used = self._wal_bytes + self._filed_bytes + self._queued_bytes
+        return pinned and used + size_bytes > self._config.wal_max_bytes
 
     def _wait_for_room(self, size_bytes: int, *, wait: bool, capped: bool) -> None:
         started_ns = self._clock.monotonic_ns()
@@ -232,6 +184,7 @@ class Tail:
                 waited_ns = self._clock.monotonic_ns() - started_ns
                 if capped and self._over_cap(size_bytes):
                     self._cut_large_units(size_bytes)
+                    self._pressed_bytes = max(self._pressed_bytes, 2 * size_bytes)
                     self.on_pressure()
                 if not wait or waited_ns >= self._config.commit_timeout_ns:
                     raise self._backpressure(size_bytes, waited_ns)
@@ -240,12 +193,11 @@ class Tail:
             self._waiting -= 1
 
     def _backpressure(self, size_bytes: int, waited_ns: int) -> Backpressure:
-        bound, used, cap = "wal.max_size", self._wal_bytes, self._config.wal_max_bytes
+        bound, used, cap = "wal.max_size", self._wal_bytes + self._filed_bytes, self._config.wal_max_bytes
         if self._over_memory(size_bytes):
-            used = self._queued_bytes + self._open_bytes + self._cut_bytes
-            bound, cap = "memory_limit", self._config.memory_limit_bytes
+            bound, used, cap = "memory_limit", self._memory_used(), self._config.memory_limit_bytes
         elif self._over_cap(size_bytes):
-            used, bound, cap = self._charged(), "retention.size_cap", self._config.retention_size_cap_bytes
+            used, bound, cap = self._charged(), "retention.size_cap", self._cap_bytes
         return Backpressure(bound=bound, used_bytes=used, cap_bytes=cap, waited_s=waited_ns / NS_PER_S)
 
     def not_sealed(self, waited_ns: int) -> Backpressure:
@@ -261,8 +213,10 @@ class Tail:
         with self.lock:
             self._queued_bytes -= queued_bytes
             self._wal_bytes = wal_bytes
+            self._unpin()
             for channel, chunk in chunks:
                 self._append(channel, chunk)
+            self._cut_deferred()
             self._cut_under_pressure(
                 memory_bytes=self._config.memory_limit_bytes // 8, wal_bytes=self._config.wal_rotation_bytes
             )
@@ -271,7 +225,7 @@ class Tail:
 
     def _append(self, channel: Channel, chunk: Chunk) -> None:
         unit = self._open.get(channel.id)
-        if unit is not None and (unit.version is not chunk.version or unit.end_seq != chunk.run.first_seq):
+        if unit is not None and not unit.goes_on_with(chunk):
             self._cut_unit(unit)
             unit = None
         if unit is None:
@@ -290,22 +244,59 @@ class Tail:
         size = chunk.payload.buffer.size
         unit.bytes += size
         self._open_bytes += size
-        if self._is_full(unit):
+        unit.growing = unit.growing or chunk.growing
+        if chunk.filed:
+            unit.filed_bytes += size
+            self._filed_bytes += size
+        if self.is_full(channel, size_bytes=unit.bytes, rows=unit.rows):
             self._cut_unit(unit)
 
-    def _is_full(self, unit: Unit) -> bool:
-        limits = unit.channel.limits
+    def is_full(self, channel: Channel, *, size_bytes: int, rows: int) -> bool:
+        """Whether a unit of that size is cut."""
+        limits = channel.limits
         bytes_max = min(self._config.segment_target_bytes, limits.slice_max_bytes or self._config.segment_target_bytes)
-        return unit.bytes >= bytes_max or bool(limits.slice_max_msgs and unit.rows >= limits.slice_max_msgs)
+        return size_bytes >= bytes_max or bool(limits.slice_max_msgs and rows >= limits.slice_max_msgs)
+
+    def pin(self, channels: Iterable[Channel]) -> list[Unit | None]:
+        """The open units of channels, none of which is cut before the next `append` or `unpin`."""
+        with self.lock:
+            units = [self._open.get(channel.id) for channel in channels]
+            for unit in units:
+                if unit is not None:
+                    unit.pinned = True
+                    self._pinned.append(unit)
+            return units
+
+    def unpin(self) -> None:
+        """Nothing came of it."""
+        with self.lock:
+            self._unpin()
+            self._cut_deferred()
+
+    def _unpin(self) -> None:
+        for unit in self._pinned:
+            unit.pinned = False
+        self._pinned.clear()
 
     # -- cutting ----------------------------------------------------------------------------------------------------
 
     def _cut_unit(self, unit: Unit) -> None:
+        if unit.pinned:
+            self._deferred[unit] = None
+            return
         del self._open[unit.channel.id]
         self._cut.append(unit)
         self._open_bytes -= unit.bytes
         self._cut_bytes += unit.bytes
+        self._cut_filed_bytes += unit.filed_bytes
         self.work.notify_all()
+
+    def _cut_deferred(self) -> None:
+        """Cut what was to be cut while it was pinned."""
+        deferred, self._deferred = self._deferred, {}
+        for unit in deferred:
+            if self._open.get(unit.channel.id) is unit:
+                self._cut_unit(unit)
 
     def _cut_under_pressure(self, *, memory_bytes: int, wal_bytes: int) -> None:
         """Cut what gives the most room: units in the oldest files for the log, the largest ones for memory."""
@@ -313,11 +304,13 @@ class Tail:
             oldest = min(self._files)
             for unit in [unit for unit in self._open.values() if unit.wal_file == oldest]:
                 self._cut_unit(unit)
-        goal = self._config.memory_limit_bytes // 4
-        if self._over_memory(memory_bytes) and self._cut_bytes < goal:
-            for unit in sorted(self._open.values(), key=lambda unit: -unit.bytes):
+            for unit in [unit for unit in self._open.values() if unit.filed_bytes]:
                 self._cut_unit(unit)
-                if self._cut_bytes >= goal:
+        goal = self._config.memory_limit_bytes // 4
+        if self._over_memory(memory_bytes) and self._cut_bytes - self._cut_filed_bytes < goal:
+            for unit in sorted(self._open.values(), key=lambda unit: unit.filed_bytes - unit.bytes):
+                self._cut_unit(unit)
+                if self._cut_bytes - self._cut_filed_bytes >= goal:
                     break
 
     def _cut_large_units(self, size_bytes: int) -> None:
@@ -417,6 +410,8 @@ class Tail:
                 unit.channel.published_seq = unit.end_seq - 1  # before the unit leaves: see `Channel.last_seq`
                 unit.channel.units.remove(unit)
                 self._cut_bytes -= unit.bytes
+                self._cut_filed_bytes -= unit.filed_bytes
+                self._filed_bytes -= unit.filed_bytes
                 self._files[unit.wal_file] -= 1
             self._files += Counter()  # drops the zeros
             self._announcing = True
@@ -455,7 +450,7 @@ class Tail:
     def drained(self) -> bool:
         """Whether nothing waits to be sealed."""
         with self.lock:
-            return not (self._cut or self._sealing)
+            return not (self._cut or self._sealing or self._deferred)
 
     def is_nearly_empty(self) -> bool:
         """Whether nothing waits to be sealed, and little is open: a burst is over."""
@@ -465,7 +460,7 @@ class Tail:
     def settled(self) -> bool:
         """Whether, besides, all that was sealed has been announced."""
         with self.lock:
-            return not (self._cut or self._sealing or self._announcing)
+            return not (self._cut or self._sealing or self._announcing or self._deferred)
 
     # -- readers ----------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ class ChannelPicture:
     name: str
     next_seq: int
     first_seq: int
+    published_seq: int
+    """The last one that is in a segment, or was."""
     version: SchemaVersion | None
 
 
@@ -92,8 +94,15 @@ class TierPort:
 
     def was_evicted(self, channel_id: int, first_seq: int, last_seq: int) -> bool:
         """Whether retention let these events go; False for those that damage took."""
-        spans = [(first, last) for first, last, reason in self._ground.catalog.gone(channel_id) if reason == "evicted"]
-        return IntervalSet(spans).covers(first_seq, last_seq)
+        return self._is_gone(channel_id, (first_seq, last_seq), reasons=("evicted",))
+
+    def is_owed(self, channel_id: int, first_seq: int, last_seq: int) -> bool:
+        """Whether any of these numbers stands for an event that retention did not let go."""
+        return not self._is_gone(channel_id, (first_seq, last_seq), reasons=("evicted", "skipped"))
+
+    def _is_gone(self, channel_id: int, span: tuple[int, int], *, reasons: tuple[str, ...]) -> bool:
+        gone = self._ground.catalog.gone(channel_id)
+        return IntervalSet((first, last) for first, last, reason in gone if reason in reasons).covers(*span)
 
     def lend(self, segment: PublishedSegment) -> AbstractContextManager[File]:
         """Its file, open for the length of a block."""
@@ -173,7 +182,9 @@ class TierPort:
     def channels(self) -> list[ChannelPicture]:
         """All channels that were ever written to, retired ones too."""
         return [
-            ChannelPicture(channel.id, channel.name, channel.next_seq, channel.first_seq, channel.version)
+            ChannelPicture(
+                channel.id, channel.name, channel.next_seq, channel.first_seq, channel.published_seq, channel.version
+            )
             for channel in self._ground.channels.known()
             if channel.next_seq > channel.born_seq
         ]

@@ -27,33 +27,23 @@ from itertools import groupby, pairwise, zip_longest
 from pathlib import Path
 from typing import Literal
 
-import pyarrow as pa
-
-from holdfast.disk.appendlog import HEADER_BYTES, KIND_CLOSE, FileHeader, LogFile, log_path
+from holdfast.disk.appendlog import HEADER_BYTES, FileHeader, LogFile, log_path
 from holdfast.disk.filesystem import Filesystem, Mode
-from holdfast.disk.records import Record
 from holdfast.errors import CorruptData, UnsupportedFormat
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import CATALOG_NAME, PublishedSegment, segment_file_name
 from holdfast.store.committer import UNSYNCED_EVENTS_MAX
-from holdfast.store.ground import LOCK_NAME
+from holdfast.store.ground import CHANNELS_DIR, LOCK_NAME
 from holdfast.store.inspect.catalogs import CatalogContents
 from holdfast.store.inspect.copies import Damage, read_log_copy, read_start
 from holdfast.store.inspect.directory import StoreFiles, catalog_of, list_store, lock_holder, segment_path
-from holdfast.store.inspect.logs import MAKES_NO_SENSE, flaw_of
+from holdfast.store.inspect.logs import flaw_of
+from holdfast.store.logreplay import LogReplay
 from holdfast.store.segments.metadata import SegmentMeta
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.subscribers.acklog import ACK_NAME
-from holdfast.store.wal.codec import (
-    KIND_FLOORS,
-    KIND_FRAME,
-    KIND_SCHEMA,
-    EntryPlace,
-    decode_floors,
-    decode_frame,
-    decode_schema_note,
-)
 from holdfast.store.wal.log import WAL_NAME
+from holdfast.store.wal.references import ReferredBytes, Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +124,7 @@ class _Check:
         self._live = live
         self._on_file = on_file
         self._settled = not live
-        self._replay = _Replay({})
+        self._replay = LogReplay({})
         self.findings: list[Finding] = []
         self.files_read = self.records_read = self.segments_read = self.events = self.checked_bytes = 0
         self.remote_segments = self.remote_bytes = 0
@@ -293,7 +283,13 @@ class _Check:
 
     def logs(self, contents: CatalogContents) -> None:
         """Each file of each log, then the write-ahead log against the catalog."""
-        replay = self._replay = _Replay(_published(contents), birth_seq=contents.number("birth_seq") or 1)
+        published = _published(contents)
+        replay = self._replay = LogReplay(published, birth_seq=contents.number("birth_seq") or 1)
+        self._settlement = Settlement(
+            ReferredBytes(self._filesystem, self._directory / CHANNELS_DIR),
+            is_needed=lambda channel_id, last_seq: last_seq > published.get(channel_id, 0),
+            newest=max([int(path.stem.rpartition("-")[2]) for path in self._files.logs], default=0),
+        )
         last = self._log(contents, WAL_NAME, self._files.logs, replay=replay)
         self._weak = last is not None and last.header.weak and not last.closed
         if last is not None:
@@ -303,7 +299,7 @@ class _Check:
         self._log(contents, ACK_NAME, self._files.ack_logs, replay=None)
 
     def _log(
-        self, contents: CatalogContents, name: str, paths: tuple[Path, ...], *, replay: _Replay | None
+        self, contents: CatalogContents, name: str, paths: tuple[Path, ...], *, replay: LogReplay | None
     ) -> LogFile | None:
         """All files of one log; returns the last one that is needed."""
         cursor = contents.number(f"{name}_cursor")
@@ -382,12 +378,27 @@ class _Check:
             return False
         return True
 
-    def _replay_file(self, path: Path, found: LogFile | None, *, replay: _Replay, joined: bool) -> None:
+    def _replay_file(self, path: Path, found: LogFile | None, *, replay: LogReplay, joined: bool) -> None:
         if found is None or not joined:
             replay.lose_track()
         if found is not None:
-            for offset_bytes, reason, against_catalog in replay.file(found):
+            for offset_bytes, reason, against_catalog in replay.file(self._with_references(found)):
                 (self.disagreement if against_catalog else self.damage)(path, offset_bytes, reason)
+
+    def _with_references(self, found: LogFile) -> LogFile:
+        """The file without what a start would cut, because its bytes never came to be where it refers to."""
+        try:
+            settled = self._settlement.settle(found)
+        except CorruptData as error:
+            if error.file != found.path:  # a record that makes no sense is told with the others
+                (self.note if self._live else self.damage)(
+                    error.file, error.offset_bytes, error.reason, dump=error.dump
+                )
+            return found
+        if settled.end_offset != found.end_offset:
+            for flaw in flaw_of(settled):
+                self._flaw(found.path, flaw, needed=True, last=True)
+        return settled
 
     # -- 4. orphans, 5. the rest ------------------------------------------------------------------------------------
 
@@ -424,6 +435,9 @@ class _Check:
         """What a crash left, and what others put here."""
         for path in self._files.unfinished:
             self.note(path, 0, "is being written" if self._live else "was never finished; the next start removes it")
+        for path in self._files.growing:
+            later = "was being filled; the next start takes over what the log refers to"
+            self.note(path, 0, "is being filled" if self._live else later)
         for path in self._files.set_aside:
             self.note(path, 0, "was set aside by an earlier start or repair")
         for path in self._files.archived:
@@ -457,120 +471,3 @@ def _check_owner(found: LogFile, name: str, store_id: bytes | None) -> None:
     if found.path.name != log_path(found.path.parent, name, header.number).name or header.name != name:
         reason = f"is file {header.number} of log {header.name!r} under another name"
         raise CorruptData(file=found.path, offset_bytes=0, reason=reason)
-
-
-class _Replay:
-    """Follows the numbers through the records of the log, as recovery does, and says where they do not fit."""
-
-    def __init__(self, published: dict[int, int], *, birth_seq: int = 1) -> None:
-        """`birth_seq` is where channels begin that the catalog does not know."""
-        self._published = published
-        self._birth_seq = birth_seq
-        self._names: dict[int, str] = {}
-        self._schemas: dict[int, pa.Schema] = {}
-        self._next_seqs: dict[int, int] = {}
-        self._next_committed_id: int | None = None
-        self._fresh: dict[str, IntervalSet] = {}
-        self._begun = False
-        self._complete = True
-        self._jumps = False
-        self.events = 0
-
-    def unpublished(self, channel: str) -> IntervalSet:
-        """The seqs of a channel that only the log holds."""
-        return self._fresh.get(channel, IntervalSet())
-
-    def lose_track(self) -> None:
-        """Something before this place cannot be read: the next file's floors are taken as they are."""
-        self._next_seqs.clear()
-        self._next_committed_id = None
-        self._begun, self._complete = True, False
-
-    def file(self, found: LogFile) -> Iterator[tuple[int, str, bool]]:
-        """(offset, reason, whether it is a matter between log and catalog) of everything that does not fit."""
-        self._schemas = {}
-        for index, record in enumerate(found.records):
-            offset_bytes = record.position - found.header.start_position
-            if (index == 0) != (record.kind == KIND_FLOORS):
-                yield offset_bytes, "a log file has one record of floors, and it is the first", False
-            try:
-                for reason, against_catalog in self._record(record):
-                    yield offset_bytes, reason, against_catalog
-            except MAKES_NO_SENSE as error:
-                yield offset_bytes, f"the record is intact but makes no sense: {error!r}", False
-        self._begun = True
-        self._jumps = found.header.weak
-        if found.header.weak:
-            self._complete = False
-        if found.flaw is not None and not found.flaw.torn:
-            self.lose_track()
-
-    def behind(self) -> Iterator[str]:
-        """Channels whose log ends before their segments do: the newest file is gone. A weak log may lose its end."""
-        for channel_id, last_seq in self._published.items() if self._complete else ():
-            next_seq = self._next_seqs.get(channel_id)
-            if next_seq is not None and next_seq <= last_seq:
-                name = self._names.get(channel_id, f"#{channel_id}")
-                yield (
-                    f"the log ends before seq {next_seq} of channel {name!r}, whose segments go up to {last_seq}: "
-                    "a newer log file is missing"
-                )
-
-    def _record(self, record: Record) -> Iterator[tuple[str, bool]]:
-        if record.kind == KIND_FLOORS:
-            yield from self._floors(record)
-        elif record.kind == KIND_SCHEMA:
-            note = decode_schema_note(record.payload)
-            self._names[note.channel_id] = note.channel
-            self._schemas[note.schema_id] = pa.ipc.read_schema(pa.py_buffer(note.schema))
-        elif record.kind == KIND_FRAME:
-            yield from self._frame(record)
-        elif record.kind != KIND_CLOSE:
-            yield f"a record of kind {record.kind} is unknown", False
-
-    def _floors(self, record: Record) -> Iterator[tuple[str, bool]]:
-        floors = decode_floors(record.payload)
-        for channel_id, name, next_seq in floors.channels:
-            self._names[channel_id] = name
-            if not self._continues(self._next_seqs.get(channel_id), next_seq):
-                expected = self._next_seqs[channel_id]
-                yield f"channel {name!r} goes on at seq {next_seq}, the file before goes up to {expected - 1}", False
-            missing = next_seq - 1 - self._published.get(channel_id, self._birth_seq - 1)
-            if not self._begun and missing > 0 and missing % UNSYNCED_EVENTS_MAX:
-                yield f"channel {name!r}: no segment and no log holds the {missing} events before seq {next_seq}", True
-            self._next_seqs[channel_id] = next_seq
-        if not self._continues(self._next_committed_id, floors.committed_id):
-            yield f"committed_ids go on at {floors.committed_id}, expected {self._next_committed_id}", False
-        self._next_committed_id = floors.committed_id
-
-    def _continues(self, expected: int | None, found: int) -> bool:
-        """Whether a file's floor fits the file before it; numbers are skipped after a weak log stopped uncleanly."""
-        return expected is None or found == expected or (self._jumps and found > expected)
-
-    def _frame(self, record: Record) -> Iterator[tuple[str, bool]]:
-        frame = decode_frame(record.payload)
-        committed_id = frame.first_committed_id
-        if self._next_committed_id not in {None, committed_id}:
-            yield f"the frame has committed_id {committed_id}, expected {self._next_committed_id}", False
-        for entry in frame.entries:
-            yield from self._entry(entry)
-            committed_id += entry.payload.rows
-        self._next_committed_id = committed_id
-
-    def _entry(self, entry: EntryPlace) -> Iterator[tuple[str, bool]]:
-        channel_id, rows = entry.channel_id, entry.payload.rows
-        name = self._names[channel_id]
-        last_seq = entry.first_seq + rows - 1
-        expected = self._next_seqs.get(channel_id, self._birth_seq if self._complete else entry.first_seq)
-        if entry.first_seq != expected:
-            yield f"channel {name!r} goes on at seq {entry.first_seq}, expected {expected}", False
-        self._next_seqs[channel_id] = last_seq + 1
-        batch = entry.payload.decode(self._schemas[entry.schema_id])
-        if batch.num_rows != rows:
-            yield f"channel {name!r} has {batch.num_rows} rows in a batch of {rows}", False
-        published = self._published.get(channel_id, 0)
-        if last_seq > published:
-            self._fresh.setdefault(name, IntervalSet()).add(entry.first_seq, last_seq)
-            self.events += rows
-        if entry.first_seq <= published < last_seq:
-            yield f"events {entry.first_seq}..{last_seq} of channel {name!r} are published only in part", True

@@ -6,6 +6,8 @@ the fake), and is deterministic: what it leaves to chance comes from a seed.
 | file | purpose |
 |---|---|
 | clock.py | `ManualClock`: time that moves only when told to |
+| history/ | what happened in a run, and the one checker that says whether it may have |
+| simulation/ | the whole pipeline in one process, on virtual time, from one seed |
 | crashdisk.py | `CrashFilesystem`: a disk in memory with power cuts, kills, I/O errors and a full disk |
 | objects.py | `MemoryObjects`, `FaultyObjects`: an object store in memory, and faults in front of any |
 | platter.py | what that disk holds, and what a power cut leaves of it |

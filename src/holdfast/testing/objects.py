@@ -104,10 +104,12 @@ class MemoryObjects:
 class FaultyObjects:
     """Another object store, with faults in the way."""
 
-    def __init__(self, inner: Objects, faults: Mapping[int, Fault] | None = None) -> None:
-        """`faults` says which requests fail and how."""
+    def __init__(
+        self, inner: Objects, faults: Mapping[int, Fault] | Callable[[int], Fault | None] | None = None
+    ) -> None:
+        """`faults` says which requests fail and how: a table, or whoever is asked for each number."""
         self._inner = inner
-        self._faults = dict(faults or {})
+        self._fault_of = faults if callable(faults) else dict(faults or {}).get
         self._lock = threading.Lock()
         self.requests: list[str] = []
         """What was asked, as `verb key`."""
@@ -156,14 +158,14 @@ class FaultyObjects:
     def _next(self, verb: str, key: str) -> Fault | None:
         with self._lock:
             self.requests.append(f"{verb} {key}")
-            return Fault.BEFORE if self.broken else self._faults.get(len(self.requests) - 1)
+            return Fault.BEFORE if self.broken else self._fault_of(len(self.requests) - 1)
 
     def _read(self, verb: str, key: str, action: Callable[[], bytes]) -> bytes:
         fault = self._next(verb, key)
         data = self._act(None if fault in {Fault.PARTIAL, Fault.GARBLED} else fault, verb, action)
         if fault is Fault.PARTIAL:
             return data[: len(data) // 2]
-        return _garbled(data) if fault is Fault.GARBLED else data
+        return _garbled(data, bit=2) if fault is Fault.GARBLED else data  # not the bit of a write: two make no right
 
     def _act(self, fault: Fault | None, verb: str, action: Callable[[], _T]) -> _T:
         if fault in {Fault.BEFORE, Fault.PARTIAL, Fault.GARBLED, Fault.TAKEN}:
@@ -174,5 +176,5 @@ class FaultyObjects:
         return result
 
 
-def _garbled(data: bytes) -> bytes:
-    return bytes([data[0] ^ 1]) + data[1:] if data else b"\0"
+def _garbled(data: bytes, *, bit: int = 1) -> bytes:
+    return bytes([data[0] ^ bit]) + data[1:] if data else b"\0"

@@ -43,8 +43,10 @@ Persist = Callable[[Callable[[], _T], str], _T]
 class Journal:
     """Reads and appends. One thread uses it."""
 
-    def __init__(self, objects: Objects, *, nonce: str) -> None:
+    def __init__(self, objects: Objects, *, nonce: str, readers: int = READERS) -> None:
+        """`readers`: threads that read entries, where there are many; 0 reads them one after the other."""
         self._objects = objects
+        self._readers = readers
         self.nonce = nonce
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -80,8 +82,8 @@ class Journal:
         listed = [key for key in self._objects.names(MANIFEST, after=entry_key(after)) if key < _CHECKPOINTS]
         last = max((int(key.rpartition("/")[2].removesuffix(".json")) for key in listed), default=after)
         keys = [entry_key(number) for number in range(after + 1, last + 1)]
-        if len(keys) > READERS:
-            with ThreadPoolExecutor(READERS, "holdfast-tier-manifest") as pool:
+        if self._readers and len(keys) > self._readers:
+            with ThreadPoolExecutor(self._readers, "holdfast-tier-manifest") as pool:
                 entries = list(pool.map(self._read, keys))
         else:
             entries = [self._read(key) for key in keys]
@@ -126,7 +128,8 @@ class Journal:
         """Append and add it to the state; `FencedOut` if another process has taken over."""
         if not self.try_append(entry):
             other = self._read(entry_key(entry.number))
-            raise FencedOut(url=self._objects.url, epoch=entry.epoch, later_epoch=other.epoch)
+            if encode(other) != encode(entry):  # else it is ours, and was garbled on its way when it was read back
+                raise FencedOut(url=self._objects.url, epoch=entry.epoch, later_epoch=other.epoch)
         state.apply(entry)
 
     def write_checkpoint(self, state: ManifestState) -> None:

@@ -11,7 +11,8 @@ segments as a whole, and a segment that is not verified yet holds that point bac
 segments that an earlier process left behind that is not known; they are listed together.
 
 **Watermark.** A channel is durable up to the last event before its first segment that is not listed. A segment that was
-evicted before it was listed holds nothing back: its events were not to be kept.
+evicted before it was listed holds nothing back: its events were not to be kept. It may have come and gone between two
+looks, so that nobody saw it; then whoever knows that its events were evicted says so (`passed`).
 """
 
 from __future__ import annotations
@@ -66,6 +67,18 @@ class Ledger:
         if segment is not None:
             self._reach(segment.meta.channel, segment.meta.last_seq)
         return self._verified.pop(segment_seq, None)
+
+    def waiting(self) -> set[str]:
+        """Channels with segments that are on their way."""
+        return {segment.meta.channel for segment in self._pending.values()}
+
+    def reached(self, channel: str) -> int:
+        """How far a channel is listed or evicted, apart from what is on its way."""
+        return self._reached.get(channel, 0)
+
+    def passed(self, channel: str, seq: int) -> None:
+        """All behind what is listed, up to here, was evicted; no segment of the channel is on its way."""
+        self._reach(channel, seq)
 
     def listable(self, committed_end: int) -> list[SegmentNote]:
         """What may be listed now, by segment number."""

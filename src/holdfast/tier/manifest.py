@@ -137,7 +137,7 @@ def decode(data: bytes) -> Entry:
         if sealed.crc32c != f"{crc32c(bytes(sealed.body)):08x}":
             raise ValueError("its checksum is wrong")
         entry = _ENTRY.decode(sealed.body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if entry.format > FORMAT:
         raise ValueError(f"it has format {entry.format}; this release reads up to {FORMAT}: upgrade holdfast")

@@ -74,6 +74,7 @@ class RestoreSettings:
     """How much to fetch, and how."""
 
     workers: int
+    """Threads; 0 fetches one after the other."""
     keep_bytes: int = 0
     """So many bytes of the newest segments are fetched; 0 is all."""
     refresh: Callable[[], None] | None = None
@@ -149,8 +150,12 @@ def _fetch_all(
         wanted = [note for note in _newest(state, settings.keep_bytes) if note.segment_seq not in there]
         _make_folders(filesystem, folder, wanted)
         try:
-            with ThreadPoolExecutor(settings.workers, "holdfast-restore") as pool:
-                list(pool.map(one, wanted))
+            if settings.workers:
+                with ThreadPoolExecutor(settings.workers, "holdfast-restore") as pool:
+                    list(pool.map(one, wanted))
+            else:
+                for note in wanted:
+                    one(note)
         except DamagedObject as error:
             if settings.refresh is None:
                 raise

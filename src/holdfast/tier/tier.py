@@ -30,7 +30,7 @@ from holdfast.store.copies import CopiesStatistics
 from holdfast.store.tiering import TierPort
 from holdfast.telemetry import event
 from holdfast.tier.copying import fetch
-from holdfast.tier.journal import Journal, probe
+from holdfast.tier.journal import READERS, Journal, probe
 from holdfast.tier.manifest import Entry, ManifestState, SegmentNote
 from holdfast.tier.objects import Objects
 from holdfast.tier.opening import open_objects
@@ -83,8 +83,12 @@ class Tier:
         clock: Clock,
         chance: random.Random,
         pause: Callable[[float], bool] | None = None,
+        inline: bool = False,
     ) -> None:
-        """Use `connect`; this is for tests that bring their own objects."""
+        """Use `connect`; this is for tests that bring their own objects.
+
+        `inline` starts no threads for reading either: every request is made by the caller, in order.
+        """
         self._config = config
         self._objects = objects
         self._filesystem = filesystem
@@ -96,7 +100,9 @@ class Tier:
             alarm_after_ns=config.alarm_after_ns,
             pause=pause,
         )
-        self._journal = Journal(objects, nonce=os.urandom(16).hex())
+        self._inline = inline
+        nonce = chance.randbytes(16) if inline else os.urandom(16)
+        self._journal = Journal(objects, nonce=nonce.hex(), readers=0 if inline else READERS)
         self.state = ManifestState()
         self._uploader: Uploader | None = None
         self._port: TierPort | None = None
@@ -169,13 +175,14 @@ class Tier:
         def refresh() -> None:
             self._call(lambda: self._journal.refresh(self.state), "read the manifest")
 
+        workers = 0 if self._inline else 2 * self._config.concurrency
         return restore(
             self._objects,
             self.state,
             self._filesystem,
             directory,
             persist=self._call,
-            settings=RestoreSettings(2 * self._config.concurrency, keep_bytes, refresh if as_of_now else None),
+            settings=RestoreSettings(workers, keep_bytes, refresh if as_of_now else None),
         )
 
     def fetch(self, segment: PublishedSegment, target: Path) -> bool:

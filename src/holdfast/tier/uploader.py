@@ -35,7 +35,7 @@ from holdfast.disk.filesystem import Bytes
 from holdfast.errors import Closed
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import PublishedSegment
-from holdfast.store.tiering import TierPort
+from holdfast.store.tiering import ChannelPicture, TierPort
 from holdfast.telemetry import event
 from holdfast.tier.copying import digest, store
 from holdfast.tier.journal import Journal
@@ -127,6 +127,7 @@ class Uploader:
         self._evicted: deque[SegmentNote | PublishedSegment] = deque()
         self._blocked: dict[int, tuple[int, str, PublishedSegment]] = {}
         self._versions: dict[int, int] = {}
+        self._passing = True  # whether events may have been evicted that no turn saw
         self._unknown: set[str] = set()  # channels with listed segments that the store does not know
         self._readers_at_ns = clock.monotonic_ns()
         self._picture: tuple[int, int, int | None] = (0, 0, None)
@@ -166,6 +167,8 @@ class Uploader:
     def turn(self) -> None:
         """Do what can be done now. Raises `FencedOut` when another process has taken over."""
         committed_end = self._port.committed_end()  # first: what is found after it covers it
+        passing, self._passing = self._passing, False
+        channels = self._port.channels() if passing else []  # before looking, too
         self._discover()
         self._upload_some()
         self._collect()
@@ -188,6 +191,7 @@ class Uploader:
                 self._ledger.settle(note)
             for note in replaced:
                 self._delete(note)
+        self._pass_evicted(channels)
         news = self._ledger.news()
         if news:
             self._on_durable(news)
@@ -434,6 +438,7 @@ class Uploader:
     def _note_evicted(self, segments: Sequence[PublishedSegment]) -> None:
         """On any thread."""
         self._evicted.extend(segments)
+        self._passing = True
         self.wake.set()
 
     def _forget_evicted(self) -> None:
@@ -441,6 +446,22 @@ class Uploader:
             note = self._ledger.forget(item.meta.segment_seq)
             if note is not None:
                 self._delete(note)
+
+    def _pass_evicted(self, channels: Sequence[ChannelPicture]) -> None:
+        """Let marks pass events that retention took before a turn saw their segment: nobody will ever upload them.
+
+        `channels` is a picture from before the turn looked for segments, so what it calls published was found, if it
+        was still there.
+        """
+        waiting = self._ledger.waiting() if channels else ()
+        for picture in channels:
+            reached, end = self._ledger.reached(picture.name), picture.published_seq
+            if picture.name in waiting:
+                self._passing = True  # later
+            elif end > reached:
+                start = max(reached + 1, picture.first_seq)
+                if start > end or not self._port.is_owed(picture.channel_id, start, end):
+                    self._ledger.passed(picture.name, end)
 
     def _remove_evicted(self) -> None:
         """First the manifest forgets them, then the objects go."""

@@ -7,6 +7,7 @@
 | plain.py | frames that look like one before: recognised by comparing bytes |
 | qwp/ | QWP1, the message of QuestDB clients, to and from Arrow |
 | otlp/ | OTLP, the requests of OpenTelemetry's exporters, to and from Arrow |
+| otap/ | OTAP, the Arrow batches of OpenTelemetry, to and from the same columns |
 | replies.py | OK, DURABLE_ACK and refusals |
 | ingest.py | the session: messages in, frames to commit and replies out |
 | sync/ | the sync wire: dialects, and the session of an offline-first client |

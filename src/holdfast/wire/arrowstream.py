@@ -38,7 +38,8 @@ PLAIN_BUFFERS_MAX = 1024
 LAYOUTS_CACHED = 64
 
 _CONTINUATION = 0xFFFFFFFF
-_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+SCHEMA, DICTIONARY, BATCH = 1, 2, 3
+"""Kinds of messages."""
 _PREFIX = struct.Struct("<Ii")
 _I64 = struct.Struct("<q")
 _I32 = struct.Struct("<i")
@@ -60,7 +61,7 @@ class Malformed(Exception):
         self.reason = reason
 
 
-class _Message(NamedTuple):
+class Message(NamedTuple):
     """Where a message lies, and what it claims."""
 
     kind: int
@@ -68,6 +69,8 @@ class _Message(NamedTuple):
     end: int
     rows: int
     inflated_bytes: int
+    dictionary_id: int = 0
+    is_delta: bool = False
 
 
 def read_stream(
@@ -100,15 +103,15 @@ def read_stream(
         raise Malformed(0, f"arrow cannot read it: {' '.join(str(error).split())[:200]}") from None
 
 
-def _check_bounds(messages: list[_Message], inflated_bytes: int, limits: FrameLimits) -> None:
-    if not messages or messages[-1].kind != _BATCH:
+def _check_bounds(messages: list[Message], inflated_bytes: int, limits: FrameLimits) -> None:
+    if not messages or messages[-1].kind != BATCH:
         raise Malformed(messages[-1].start if messages else 0, "the stream does not end with a batch")
     start = messages[0].start
     if inflated_bytes > limits.decoded_bytes:
         raise Malformed(
             start, f"the frame inflates to {inflated_bytes} bytes, at most {limits.decoded_bytes} are allowed"
         )
-    batches = [message.rows for message in messages if message.kind == _BATCH]
+    batches = [message.rows for message in messages if message.kind == BATCH]
     if len(batches) > limits.batches or sum(batches) > limits.rows:
         allowed = f"at most {limits.rows} in {limits.batches} are allowed"
         raise Malformed(start, f"the stream has {sum(batches)} rows in {len(batches)} batches, {allowed}")
@@ -125,6 +128,29 @@ def _join(batches: list[pa.RecordBatch], limits: FrameLimits, channel: str) -> p
     for batch in batches:
         check_batch(channel, batch, bounds)
     return pa.concat_batches(batches)
+
+
+def read_parts(view: memoryview, messages_max: int) -> list[Message]:
+    """The messages in a part of a stream that goes on elsewhere; `Malformed` unless they fill it.
+
+    Arrow has not seen them; only lengths and claims were looked at. Dictionaries may extend earlier ones.
+    """
+    messages: list[Message] = []
+    offset = 0
+    try:
+        while offset < len(view):
+            mark, metadata_bytes = _PREFIX.unpack_from(view, offset)
+            if mark != _CONTINUATION or metadata_bytes <= 0:
+                raise Malformed(offset, "no arrow message begins here")
+            if len(messages) >= messages_max:
+                raise Malformed(offset, f"more than {messages_max} messages")
+            messages.append(_read_message(view, offset, offset + 8 + metadata_bytes))
+            if messages[-1].kind == SCHEMA and metadata_bytes > SCHEMA_BYTES_MAX:
+                raise Malformed(offset, f"the schema has {metadata_bytes} bytes, {SCHEMA_BYTES_MAX} are allowed")
+            offset = messages[-1].end
+    except (struct.error, IndexError):
+        raise Malformed(offset, "a length or an offset points outside of the stream") from None
+    return messages
 
 
 # --------------------------------------------------------------------------------------------------------------- schema
@@ -145,11 +171,11 @@ def _read_schema(view: memoryview) -> tuple[pa.Schema, bool, int]:
 
 def _parse_schema(raw: bytes) -> tuple[pa.Schema, bool]:
     message = _read_message(memoryview(raw), 0, len(raw))
-    if message.kind != _SCHEMA or message.end != len(raw):
+    if message.kind != SCHEMA or message.end != len(raw):
         raise Malformed(0, "the stream does not begin with a schema")
     schema = pa.ipc.read_schema(pa.py_buffer(raw))
     for field in schema:
-        if any_field(field, _is_extension):
+        if any_field(field, is_extension):
             raise Malformed(0, f"column {field.name!r} has an extension type: send its storage type")
     return schema, has_dictionary(schema)
 
@@ -157,7 +183,7 @@ def _parse_schema(raw: bytes) -> tuple[pa.Schema, bool]:
 _known_schema = lru_cache(SCHEMAS_CACHED)(_parse_schema)
 
 
-def _is_extension(field: pa.Field) -> bool:
+def is_extension(field: pa.Field) -> bool:
     marked = field.metadata is not None and b"ARROW:extension:name" in field.metadata
     return marked or isinstance(field.type, pa.BaseExtensionType)
 
@@ -165,9 +191,9 @@ def _is_extension(field: pa.Field) -> bool:
 # ------------------------------------------------------------------------------------------------------------- messages
 
 
-def _walk(view: memoryview, offset: int, messages_max: int) -> list[_Message]:
+def _walk(view: memoryview, offset: int, messages_max: int) -> list[Message]:
     """Every message up to the end mark, which must be the last thing in the stream."""
-    messages: list[_Message] = []
+    messages: list[Message] = []
     while True:
         mark, metadata_bytes = _PREFIX.unpack_from(view, offset)
         if mark != _CONTINUATION or metadata_bytes < 0:
@@ -175,8 +201,10 @@ def _walk(view: memoryview, offset: int, messages_max: int) -> list[_Message]:
         if metadata_bytes == 0:
             break
         message = _read_message(view, offset, offset + 8 + metadata_bytes)
-        if message.kind == _SCHEMA or len(messages) >= messages_max:
+        if message.kind == SCHEMA or len(messages) >= messages_max:
             raise Malformed(offset, f"a second schema, or more than {messages_max} messages, in one stream")
+        if message.is_delta:
+            raise Malformed(offset, "a dictionary that extends an earlier one; send it whole")
         messages.append(message)
         offset = message.end
     if offset + 8 != len(view):
@@ -184,7 +212,7 @@ def _walk(view: memoryview, offset: int, messages_max: int) -> list[_Message]:
     return messages
 
 
-def _read_message(view: memoryview, start: int, body: int) -> _Message:
+def _read_message(view: memoryview, start: int, body: int) -> Message:
     if body > len(view):
         raise Malformed(start, "metadata reach beyond the stream")
     at = start + 8 + _U32.unpack_from(view, start + 8)[0]
@@ -194,15 +222,16 @@ def _read_message(view: memoryview, start: int, body: int) -> _Message:
     if body_bytes < 0 or end > len(view):
         raise Malformed(start, f"a body of {body_bytes} bytes reaches beyond the stream")
     kind = view[at + kind_slot] if kind_slot else 0
-    if kind == _SCHEMA:
-        return _Message(kind, start, end, 0, 0)
-    if kind not in {_DICTIONARY, _BATCH}:
+    if kind == SCHEMA:
+        return Message(kind, start, end, 0, 0)
+    if kind not in {DICTIONARY, BATCH}:
         raise Malformed(start, f"a message of kind {kind}; allowed are schema, dictionary and batch")
     at = _target(view, at, header_slot)
-    if kind == _DICTIONARY:
-        _, batch_slot, delta_slot, _, _ = _slots(view, at)
-        if delta_slot and view[at + delta_slot]:
-            raise Malformed(start, "a dictionary that extends an earlier one; send it whole")
+    dictionary_id, is_delta = 0, False
+    if kind == DICTIONARY:
+        id_slot, batch_slot, delta_slot, _, _ = _slots(view, at)
+        is_delta = bool(delta_slot and view[at + delta_slot])
+        dictionary_id = _I64.unpack_from(view, at + id_slot)[0] if id_slot else 0
         at = _target(view, at, batch_slot)
     rows_slot, _, buffers_slot, compression_slot, _ = _slots(view, at)
     rows = _I64.unpack_from(view, at + rows_slot)[0] if rows_slot else 0
@@ -211,7 +240,7 @@ def _read_message(view: memoryview, start: int, body: int) -> _Message:
     inflated_bytes = 0
     if compression_slot:
         inflated_bytes = _inflated_bytes(view, _target(view, at, buffers_slot), body, body_bytes)
-    return _Message(kind, start, end, rows, inflated_bytes)
+    return Message(kind, start, end, rows, inflated_bytes, dictionary_id, is_delta)
 
 
 def plain_rows(data: memoryview | bytes, start: int, end: int) -> int:
@@ -226,7 +255,7 @@ def plain_rows(data: memoryview | bytes, start: int, end: int) -> int:
         return 0
     at = start + 8 + _U32.unpack_from(data, start + 8)[0]
     _, kind_slot, header_slot, length_slot, _ = _slots(data, at)
-    if not (kind_slot and length_slot) or data[at + kind_slot] != _BATCH:
+    if not (kind_slot and length_slot) or data[at + kind_slot] != BATCH:
         return 0
     if _I64.unpack_from(data, at + length_slot)[0] != end - body:
         return 0

@@ -275,11 +275,13 @@ class Deliver(Reply, frozen=True):
     ranges: tuple[Range, ...]
     attempt: int = 1
     """1 for the first delivery; a higher number is a redelivery. The same for all rows."""
+    again: bool = False
+    """They were delivered before, and given back without an attempt that counts."""
 
     @property
     def redelivered(self) -> bool:
         """Whether these messages were delivered before."""
-        return self.attempt > 1
+        return self.again or self.attempt > 1
 
     @property
     def rows(self) -> int:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.cli.demo.check import Comparison, Found, compare
-from holdfast.cli.demo.events import ROWS, make_events, make_frame
+from holdfast.cli.demo.events import ROWS, ids_of, make_events, make_frame
 from holdfast.cli.demo.watching import different_rows
 
 
@@ -65,8 +65,9 @@ def test_altered_values_are_flaws_everywhere() -> None:
 def test_frame_has_the_next_ids_and_their_values_follow_from_them(channel: str) -> None:
     frame = make_frame(channel, 3)
     rows = ROWS[channel]
-    assert frame.column("id").to_pylist() == list(range(3 * rows + 1, 4 * rows + 1))
-    assert frame.equals(make_events(channel, frame.column("id").to_numpy()))
+    ids = ids_of(channel, frame)
+    assert ids.tolist() == list(range(3 * rows + 1, 4 * rows + 1))
+    assert frame.equals(make_events(channel, ids))
     assert different_rows(channel, frame) == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.doctor.disk import check_disk, filesystem_kind, judge_syncs
-from holdfast.cli.doctor.software import check_software, java_finding
+from holdfast.cli.doctor.software import check_settings, java_finding
 from holdfast.cli.doctor.system import port_finding
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
@@ -69,6 +69,33 @@ def test_java_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_settings_that_do_not_hold_are_bad_with_their_place(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.yaml"
     file.write_text("server:\n  lisen: 127.0.0.1:9000\n")
-    found = {item.check: item for item in check_software(file)}["settings"]
-    assert found.state == "bad"
+    found, ports = check_settings(file)
+    assert (found.check, found.state, ports) == ("settings", "bad", {})
     assert "lisen" in found.found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("data: x", {"server.listen": 9000, "server.admin": 9001}),
+        ("server: {listen: '127.0.0.1:7000', admin: '127.0.0.1:0'}", {"server.listen": 7000}),
+        (
+            "otlp: {payload: raw}",
+            {
+                **{"server.listen": 9000, "server.admin": 9001},
+                **{"otlp.listening_addr": 4317, "otlp.http_listening_addr": 4318},
+            },
+        ),
+        (
+            "otlp: {http_listening_addr: '127.0.0.1:5000'}",
+            {"server.listen": 9000, "server.admin": 9001, "otlp.http_listening_addr": 5000},
+        ),
+    ],
+)
+def test_ports_that_are_looked_at_are_those_of_the_settings(
+    tmp_path: Path, text: str, expected: dict[str, int]
+) -> None:
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(text + "\n", encoding="utf-8")
+    found, ports = check_settings(file)
+    assert (found.state, ports) == ("good", expected)

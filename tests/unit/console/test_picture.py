@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.console.picture import shown, take
+from holdfast.console.picture import company_of, shown, take
 from holdfast.server.admin.metrics import figures_of
 from holdfast.server.queries import QueryNews
 from holdfast.server.state import ConnectionInfo
@@ -28,7 +28,7 @@ class Watcher:
     def look(self) -> dict[str, Any]:
         state = self._server.state
         now_ns = state.clock.wall_ns()
-        picture = take(state.store, figures_of(state), tuple(state.connections), state.queries.current(), at_ns=now_ns)
+        picture = take(state.store, figures_of(state), company_of(state), at_ns=now_ns)
         found: dict[str, Any] = json.loads(msgspec.json.encode(shown(picture, self._caller, self._known)))
         return found
 
@@ -116,3 +116,17 @@ def test_spark_queries_are_shown_to_those_who_see_their_channels(tmp_path: Path)
         assert Watcher(server, server.token("reader")).look()["queries"] == [lake]
         everything = Watcher(server, server.token("root")).look()["queries"]
         assert [item["name"] for item in everything] == ["hidden", "lake"]
+
+
+def test_refusals_senders_and_waits_are_in_the_picture(tmp_path: Path) -> None:
+    with Running(tmp_path) as server:
+        state = server.state
+        state.troubles.note("WRITE_ERROR", "the channel is full", peer="1.2.3.4:5", connection=7, channel="a")
+        state.senders.arrive("ab" * 16, peer="1.2.3.4:5", principal="writer")
+        state.latencies.note(0.0015)
+        seen = Watcher(server).look()
+        (error,) = seen["errors"]
+        assert (error["category"], error["channel"], error["connection"]) == ("WRITE_ERROR", "a", 7)
+        (sender,) = seen["senders"]
+        assert (sender["slot_id"], sender["connected"], sender["outages"]) == ("ab" * 16, True, 0)
+        assert sum(seen["latency"]["counts"]) == 1

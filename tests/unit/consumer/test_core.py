@@ -230,6 +230,17 @@ def test_subscription_that_the_server_ends_ends_the_consumer() -> None:
     assert "another one took it" in str(halt.error)
 
 
+def test_subscription_that_is_put_elsewhere_is_opened_again_after_a_new_connection() -> None:
+    core = core_of(durable="d")
+    open_up(core)
+    notice, hangup = hear(core, consume.Event(event="ended", sub=1, code="unavailable", reason="put elsewhere"))
+    assert isinstance(notice, Notice)
+    assert hangup == Hangup("put elsewhere")
+    core.lost("put elsewhere")
+    open_up(core)
+    assert core.state == "open"
+
+
 def test_notices_of_the_server_are_told() -> None:
     core = core_of()
     open_up(core)

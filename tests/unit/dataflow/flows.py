@@ -127,10 +127,10 @@ class RunningFlow:
         until(condition)
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], *, patience_s: float = PATIENCE_S) -> None:
     """Wait until a condition holds, looking often."""
     pause = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.005)):
+    for _ in range(int(patience_s / 0.005)):
         if condition():
             return
         pause.wait(0.005)

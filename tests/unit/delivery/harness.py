@@ -31,8 +31,9 @@ class DeliveryServer(RunningServer):
         *,
         store: Mapping[str, object] | None = None,
         clock: Clock | None = None,
+        tls: bool = False,
     ) -> None:
-        super().__init__(directory, settings, store=store, clock=clock)
+        super().__init__(directory, settings, store=store, clock=clock, tls=tls)
         self.consumers: list[Consumer] = []
 
     async def _serve(self) -> None:

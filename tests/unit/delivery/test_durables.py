@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.wire import consume
-from tests.unit.delivery.harness import DeliveryServer
+from tests.unit.delivery.harness import Consumer, DeliveryServer
 
 
 def test_close_keeps_a_durables_place_and_unsubscribe_removes_it(server: DeliveryServer) -> None:
@@ -121,10 +121,26 @@ def test_persistent_store_redelivery_count_goes_on_after_a_restart(tmp_path: Pat
         found = {delivery.head.ranges: delivery.head for delivery in (consumer.delivery(), consumer.delivery())}
         assert found[((1, 1),)].attempt == 3
         assert found[((1, 1),)].redelivered
-        assert found[((2, 2),)].attempt == 1
+        assert (found[((2, 2),)].attempt, found[((2, 2),)].redelivered) == (1, True)
 
 
-def test_what_was_in_flight_when_the_server_crashed_comes_again_with_the_number_it_had(tmp_path: Path) -> None:
+def heads_of(consumer: Consumer, messages: int) -> dict[int, tuple[int, bool]]:
+    """The next so many messages: their seqs, the number of the delivery, and whether it says that they came before."""
+    found: dict[int, tuple[int, bool]] = {}
+    while len(found) < messages:
+        head = consumer.delivery().head
+        for first, last in head.ranges:
+            found |= dict.fromkeys(range(first, last + 1), (head.attempt, head.redelivered))
+    return found
+
+
+def written_as_handed(server: DeliveryServer, durable: str = "d") -> list[tuple[int, int]]:
+    """What the store would know of deliveries if the server died now."""
+    place = server.store.handing.join(durable, "trades", start="first", others=0)
+    return server.store.handing.handed(place, 1, server.store.handing.last_seq("trades"))
+
+
+def test_what_was_in_flight_when_the_server_crashed_comes_again_marked_and_counted(tmp_path: Path) -> None:
     with DeliveryServer(tmp_path / "running") as server:
         server.commit(1, 2, 3)
         consumer = server.consumer()
@@ -133,15 +149,87 @@ def test_what_was_in_flight_when_the_server_crashed_comes_again_with_the_number_
         consumer.ack(1)
         consumer.nack(3)
         assert consumer.seqs(1) == [3]
+        server.commit(4)
+        consumer.configure(max_inflight=0)
+        server.until(lambda: written_as_handed(server) in ([(2, 3)], [(2, 4)]) and not server.delivery.settler.is_busy)
+        came = {4} if written_as_handed(server) == [(2, 4)] else set()
         shutil.copytree(tmp_path / "running", tmp_path / "crashed")  # as a kill at this moment leaves it
     with DeliveryServer(tmp_path / "crashed") as server:
         consumer = server.consumer()
         assert consumer.subscribe(durable="d").mark == 1
-        heads = [consumer.delivery().head for _ in range(2)]
-        assert [(head.ranges, head.attempt, head.redelivered) for head in heads] == [
-            (((2, 2),), 1, False),
-            (((3, 3),), 2, True),
-        ]
+        assert heads_of(consumer, 3) == {2: (2, True), 3: (3, True), 4: (2, True) if came else (1, False)}
+
+
+def test_deliveries_are_written_also_when_nobody_answers(server: DeliveryServer) -> None:
+    server.commit(1, 2, 3)
+    consumer = server.consumer()
+    consumer.subscribe(durable="d")
+    consumer.seqs(3)
+    server.until(lambda: written_as_handed(server) == [(1, 3)])
+
+
+def test_what_is_answered_at_once_is_not_written_as_handed_out(server: DeliveryServer) -> None:
+    consumer = server.consumer()
+    consumer.subscribe(durable="d")
+    before = server.store.statistics().ack_records
+    for seq in range(1, 21):
+        server.commit(seq)
+        assert consumer.seqs(1) == [seq]
+        consumer.ack(seq)
+    assert server.store.statistics().ack_records - before <= 25  # the acks, and a delivery that a slow moment caught
+
+
+@pytest.mark.parametrize("how", ["closed", "stopped"])
+def test_what_was_given_back_in_order_comes_again_marked_and_not_counted(tmp_path: Path, how: str) -> None:
+    with DeliveryServer(tmp_path) as server:
+        server.commit(1, 2)
+        consumer = server.consumer()
+        consumer.subscribe(durable="d", max_inflight=1)
+        consumer.seqs(1)
+        if how == "closed":
+            consumer.close_sub()
+        else:
+            server.stop_gently()
+            consumer.event("draining")
+    with DeliveryServer(tmp_path) as server:
+        consumer = server.consumer()
+        consumer.subscribe(durable="d")
+        assert heads_of(consumer, 2) == {1: (1, True), 2: (1, False)}
+
+
+def test_what_was_given_back_is_marked_for_the_next_consumer_of_the_same_server(server: DeliveryServer) -> None:
+    server.commit(1, 2, 3)
+    first, second = server.consumer(), server.consumer()
+    first.subscribe(group="g", max_inflight=2)
+    second.subscribe(group="g", max_inflight=0)
+    server.commit(4)
+    server.commit(5)
+    assert len(first.seqs(2)) == 2
+    first.close_sub()
+    second.configure(max_inflight=10)
+    marked = heads_of(second, 2)
+    assert list(marked.values()) == [(1, True), (1, True)]
+
+
+def test_poison_that_kills_the_server_is_a_dead_letter_after_its_attempts(tmp_path: Path) -> None:
+    """Each life of the server ends with the message in flight."""
+    for life in range(2):
+        with DeliveryServer(tmp_path / str(life)) as server:
+            if not life:
+                server.commit(1)
+            consumer = server.consumer()
+            consumer.subscribe(durable="d", max_deliver=2)
+            assert heads_of(consumer, 1) == {1: (life + 1, life > 0)}
+            server.until(lambda server=server: written_as_handed(server) == [(1, 1)])  # type: ignore[misc]
+            server.until(lambda server=server: not server.delivery.settler.is_busy)  # type: ignore[misc]
+            shutil.copytree(tmp_path / str(life), tmp_path / str(life + 1))
+    with DeliveryServer(tmp_path / "2") as server:
+        consumer = server.consumer()
+        consumer.subscribe(durable="d", max_deliver=2)
+        server.until(lambda: server.mark("d") == 1)
+        consumer.nothing_more()
+        (letter,) = [row for part in server.store.read("trades.dead") for row in part.to_pylist()]
+        assert letter["reason"] == "max_deliver: 2 deliveries, the last one: the server crashed"
 
 
 def test_client_crash_and_reconnect_brings_what_was_not_confirmed(server: DeliveryServer) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from holdfast.disk.appendlog import (
@@ -13,6 +15,7 @@ from holdfast.disk.appendlog import (
     KIND_CLOSE,
     AppendLog,
     FileHeader,
+    LogFile,
     LogSpec,
     NewRecord,
     log_numbers,
@@ -24,7 +27,7 @@ from holdfast.disk.appendlog import (
 )
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Mode
-from holdfast.disk.records import record_bytes
+from holdfast.disk.records import Record, record_bytes
 from holdfast.errors import CorruptData, DiskFull, StoreFailed, UnsupportedFormat
 from holdfast.testing import CrashFilesystem
 
@@ -415,3 +418,54 @@ def test_reading_never_writes_anything() -> None:
     payloads(left)
     assert left.calls == 0
     assert left.open(log.path, Mode.READ).size_bytes() == 4096
+
+
+# --- records that speak of something else ----------------------------------------------------------------------------
+
+
+def killed_after(*groups: tuple[bytes, ...]) -> CrashFilesystem:
+    """The disk of a process that died with these groups written, each but the last synced."""
+    filesystem = disk()
+    log = begin(filesystem)
+    for group in groups[:-1]:
+        log.append(data(*group))
+        log.sync()
+    log.append(data(*groups[-1]))
+    return filesystem.after_kill()
+
+
+def test_records_tell_up_to_where_the_log_was_synced() -> None:
+    filesystem = killed_after((b"first", b"second"), (b"third", b"fourth"))
+    found = read_log_file(filesystem, log_path(FOLDER, "wal", 1), last=True)
+    third = next(record for record in found.records if record.payload.to_pybytes() == b"third")
+    assert found.synced_position == third.position
+
+
+def test_settled_records_are_taken_over_as_they_were_changed_or_cut() -> None:
+    """One record becomes longer, the one after the next goes: the file that is read next time has it so."""
+
+    def settle(found: LogFile) -> LogFile:
+        longer = pa.py_buffer(b"second, and much more than it was")
+        changed = [
+            Record(item.kind, longer, item.position, item.synced, 0) if item.payload == b"second" else item
+            for item in found.records
+        ]
+        return replace(found, records=tuple(changed)).cut_at(changed[-1], "is not true")
+
+    filesystem = killed_after((b"first", b"second"), (b"third", b"fourth"))
+    ((_, mended),) = recover_log(filesystem, FOLDER, spec=SPEC, store_id=STORE_ID, from_position=0, settle=settle)
+    assert mended is not None
+    assert mended.reason == "is not true"
+    expected = [b"first", b"second, and much more than it was", b"third"]
+    assert payloads(filesystem.after_power_cut(0)) == expected
+
+
+def test_stopped_log_takes_nothing_more() -> None:
+    filesystem = disk()
+    log = begin(filesystem)
+    log.append(data(b"kept"))
+    log.stop(StoreFailed(file=FOLDER, reason="what it refers to is lost"))
+    with pytest.raises(StoreFailed, match="refers to"):
+        log.append(data(b"more"))
+    with pytest.raises(StoreFailed, match="refers to"):
+        log.sync()

@@ -35,7 +35,11 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:  # nobody is there now
+            writer.transport.abort()
+            return
         self._writers += (writer, inner_writer)
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             await asyncio.gather(self._forward(reader, inner_writer), self._forward(inner_reader, writer))
@@ -52,13 +56,24 @@ class Proxy:
         for writer in writers:
             writer.transport.abort()
 
+    def lead_to(self, port: int) -> None:
+        """Where connections go from now on: a server that comes back may have another port."""
+        self._target = port
+
     def cut(self) -> None:
         """Reset every connection."""
         self._loop.call_soon_threadsafe(self._abort)
 
     def silence(self) -> None:
-        """Deliver nothing any more on the connections there are, and tell neither side."""
-        self._loop.call_soon_threadsafe(lambda: self._silent.update(self._writers))
+        """Deliver nothing any more on the connections there are, and tell neither side; so it is when this returns."""
+        done = threading.Event()
+
+        def silence() -> None:
+            self._silent.update(self._writers)
+            done.set()
+
+        self._loop.call_soon_threadsafe(silence)
+        assert done.wait(PATIENCE_S)
 
     def __enter__(self) -> Proxy:
         self._thread.start()

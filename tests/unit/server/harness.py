@@ -295,7 +295,11 @@ def open_client(
 ) -> tuple[RawClient, Answer]:
     """Connect and ask for an upgrade; `None` leaves a header out. A client that is refused comes closed."""
     raw = ask_for_upgrade(port, path, headers, context=context, piece_bytes=piece_bytes)
-    return _read_answer(raw)
+    try:
+        return _read_answer(raw)
+    except (OSError, EOFError):
+        raw.close()
+        raise
 
 
 def ask_for_upgrade(

@@ -18,7 +18,7 @@ from holdfast.store.segments.metadata import SegmentMeta
 from holdfast.store.verify import verify_store
 from tests.unit.store.subscribers.small_store import STORE, Bench, read_seqs, seqs, take
 
-SYSTEM = ("_seq", "_committed_id", "_ingested_at", "_channel", "_slot_id", "_fsn")
+SYSTEM = ("_seq", "_committed_id", "_ingested_at", "_channel", "_slot_id", "_fsn", "_frame_index")
 SLOT = b"s" * 16
 
 

@@ -140,6 +140,30 @@ def test_system_columns_say_where_an_event_came_from(rig: Rig) -> None:
     assert [(row["_ingested_at"] - START).total_seconds() for row in rows] == [0] * 3 + [1] * 3 + [2] * 3
 
 
+def test_place_in_a_frame_is_the_same_from_memory_segments_and_after_a_crash() -> None:
+    """Two entries of one channel in a frame, with schemas that cannot share a segment."""
+    rig = Rig()
+    first, second = pa.record_batch({"n": [1, 2, 3]}), pa.record_batch({"n": [4, 5], "late": ["x", "y"]})
+    other = pa.record_batch({"n": [0]})
+    for fsn in (11, 12):
+        entries = [Entry("c", first), Entry("d", other), Entry("c", second)]
+        rig.store.commit_frame(entries, identity=SlotFrame(SLOT, Fsn(fsn)))
+
+    def places() -> list[tuple[int, int]]:
+        rows = [row for part in rig.store.read("c", system=["_fsn", "_frame_index"]) for row in part.to_pylist()]
+        return [(row["_fsn"], row["_frame_index"]) for row in rows]
+
+    expected = [(fsn, place) for fsn in (11, 12) for place in range(5)]
+    assert places() == expected
+    (late,) = rig.store.read("c", start=5, end=5, system=["_frame_index"])
+    assert late.column("_frame_index").to_pylist() == [4]
+    disk = rig.disk.after_power_cut(1)
+    rig.store = Store.open("/store", TINY, filesystem=disk, clock=rig.clock, inline=True)
+    assert places() == expected
+    rig.store.flush()
+    assert places() == expected
+
+
 def test_unknown_system_column_is_refused_when_asked_for(rig: Rig) -> None:
     with pytest.raises(BadRequest, match="'_rowid' is no system column"):
         rig.store.read("a", system=["_rowid"])

@@ -14,7 +14,8 @@ from holdfast.model.frame import Guid, SlotFrame
 from holdfast.model.positions import ChannelId, Fsn
 from holdfast.store.channels import Channel
 from holdfast.store.limits import LimitsTree
-from holdfast.store.tail import Chunk, Tail, Unit, make_run
+from holdfast.store.tail import Tail
+from holdfast.store.units import Chunk, Unit, make_run
 from holdfast.store.wal.codec import encode_batch
 from holdfast.store.wal.log import SchemaVersion
 from holdfast.testing import ManualClock

@@ -45,6 +45,30 @@ def test_frame_like_one_before_is_read_as_the_decoder_reads_it() -> None:
     assert batch_of(plain).equals(batch(4, 5, 6, text="something longer"))
 
 
+def test_frames_of_one_layout_differ_in_identity_and_values_only() -> None:
+    known = reader()
+    messages = [frame(Entry("trades", batch(n, -n, text="xyz" if n % 2 else "abc")), fsn=n) for n in range(1, 50)]
+    assert len({len(message) for message in messages}) == 1
+    found = [known.read(message) for message in messages]
+    assert [plain and plain.identity for plain in found] == [SlotFrame(SLOT, Fsn(n)) for n in range(1, 50)]
+    for plain, message in zip(found, messages, strict=True):
+        assert plain is not None
+        assert batch_of(plain).equals(hfa.decode(message, LIMITS).entries[0].batch)
+
+
+def test_layouts_of_many_sizes_and_channels_do_not_mix() -> None:
+    channels = [f"channel-{n}" for n in range(5)]
+    known = reader(*[frame(Entry(channel, batch(1))) for channel in channels])
+    for turn in range(3):
+        for rows in range(1, 40):
+            for channel in channels:
+                sent = batch(*range(rows), text=f"{turn}")
+                plain = known.read(frame(Entry(channel, sent), fsn=rows))
+                assert plain is not None
+                assert (plain.channel, plain.rows) == (channel, rows)
+                assert batch_of(plain).equals(sent)
+
+
 def test_first_frame_of_a_channel_is_not_plain() -> None:
     assert PlainReader(LIMITS).read(frame(Entry("trades", batch(1)))) is None
     assert reader().read(frame(Entry("quotes", batch(1)))) is None

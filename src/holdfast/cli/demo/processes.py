@@ -103,10 +103,10 @@ class PipelineProcess(_Process):
 
 
 class Producer(_Process):
-    """A producer and the thread that reads its pipe."""
+    """A producer and the thread that reads its pipe; `arguments` are its module and what that is given."""
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, *, note: Callable[[str, Message], None]) -> None:
-        super().__init__(name, ["holdfast.cli.demo.producer", *arguments], log)
+        super().__init__(name, arguments, log)
         self._note = note
         self._opened: Opened | None = None
         self._sending = threading.Event()

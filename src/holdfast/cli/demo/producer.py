@@ -59,24 +59,25 @@ Message: TypeAlias = Opened | Published | Acked | Closed
 
 def main(conf: str, channel: str, frames_per_second: float) -> None:
     """Send until standard input ends."""
-    stop = _end_of_input()
-    with Sender.from_conf(conf, progress_handler=lambda fsn: _tell(Acked(fsn))) as sender:
+    stop = end_of_input()
+    with Sender.from_conf(conf, progress_handler=lambda fsn: tell(Acked(fsn))) as sender:
         fsn = sender.published_fsn
-        _tell(Opened(os.getpid(), fsn, sender.acked_fsn))
+        tell(Opened(os.getpid(), fsn, sender.acked_fsn))
         while not stop.wait(1 / frames_per_second):
             sender.send(channel, make_frame(channel, fsn + 1))
             fsn = sender.flush()
-            _tell(Published(fsn))
+            tell(Published(fsn))
         sender.drain(DRAIN_S)
         acked = sender.acked_fsn
-    _tell(Closed(acked))
+    tell(Closed(acked))
 
 
-def _tell(message: Message) -> None:
+def tell(message: Message) -> None:
+    """A line for the parent, in one write."""
     os.write(1, msgspec.json.encode(message) + b"\n")
 
 
-def _end_of_input() -> threading.Event:
+def end_of_input() -> threading.Event:
     """Set when the parent closes the pipe, or dies."""
     stop = threading.Event()
 

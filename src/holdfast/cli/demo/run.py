@@ -19,15 +19,15 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.demo.check import Comparison, Found, compare
-from holdfast.cli.demo.events import ROWS
+from holdfast.cli.demo.events import LOGS, QUOTES, ROWS, TRADES, ids_of
 from holdfast.cli.demo.processes import PipelineProcess, Producer, ServerProcess
 from holdfast.cli.demo.producer import Acked, Closed, Message, Opened, Published
 from holdfast.cli.demo.show import Show
 from holdfast.cli.demo.watching import Listener, different_rows, table_events, table_rows
+from holdfast.cli.demo.windows import check_volumes
 from holdfast.clock import NS_PER_S, Clock, SystemClock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest
@@ -38,15 +38,17 @@ from holdfast.store.verify import verify_store
 TICK_S = 0.25
 OUTAGE_S = 3.0
 """How long the server stays dead: long enough to see producers go on without it."""
-DRAIN_S_MAX = 180.0
-"""How long Spark and the consumer may take to get everything; a busy machine takes a minute."""
-FRAMES_PER_SECOND = 60.0
-SF, MEMORY = "sf-1", "memory-1"
-CHANNELS = {SF: "trades", MEMORY: "quotes"}
+DRAIN_S_MAX = 300.0
+"""How long Spark and the consumer may take to get everything; a busy machine takes minutes."""
+FRAMES_PER_SECOND = 20.0
+REQUESTS_PER_SECOND = 15.0
+SF, MEMORY, OTLP = "sf-1", "memory-1", "otlp-1"
+CHANNELS = {SF: TRADES, MEMORY: QUOTES, OTLP: LOGS}
 STORE, SPARK, CONSUMER = "store", "Parquet", "consumer"
 
 SERVER_YAML = """data: {data}
 server: {{listen: "127.0.0.1:{port}", admin: "127.0.0.1:{admin}"}}
+otlp: {{http_listening_addr: "127.0.0.1:{otlp}", payload: columns}}
 segment: {{max_open_duration: 500ms}}
 retention: {{mode: limits}}  # nothing is deleted because the consumer has confirmed it before Spark was there
 event_time: ts
@@ -54,18 +56,25 @@ event_time: ts
 PIPELINE_YAML = """name: demo
 checkpoint: checkpoint
 trigger: 500ms
-master: local[2]
-conf: {{spark.driver.memory: 1g, spark.ui.enabled: "false", spark.sql.shuffle.partitions: "2", spark.log.level: ERROR}}
+master: local[2,4]
+conf:
+  spark.driver.memory: 1g
+  spark.ui.enabled: "false"
+  spark.sql.shuffle.partitions: "2"
+  spark.log.level: ERROR
+  spark.python.authenticate.socketTimeout: 120s  # a busy machine takes longer than 15 s to start Python
 sources:
   exchange:
-    channel: [trades, quotes]
+    channel: [trades, quotes, otlp.logs]
     addr: http://127.0.0.1:{admin}
     schema: >-
       id bigint, ts timestamp, symbol string, price double, qty int, side string, bid double, ask double, size int,
+      time timestamp, severity_number int, severity_text string, body string, service_name string,
       _channel string, _seq bigint
-    options: {{startingOffsets: earliest, includeMetadata: "true"}}
+    options: {{startingOffsets: earliest, includeMetadata: "true", maxEventsPerTrigger: "100000"}}
 steps:
-  - {{name: on_time, from: exchange, watermark: {{column: ts, delay: 1s}}}}
+  - {{name: market, from: exchange, filter: ts is not null}}
+  - {{name: on_time, from: market, watermark: {{column: ts, delay: 1s}}}}
   - name: volumes
     from: on_time
     window: {{column: ts, length: 10s}}
@@ -97,6 +106,8 @@ class DemoResult:
     recovered_frames: int
     intact: bool
     places: tuple[Comparison, ...]
+    windows: int
+    wrong_windows: int
     volumes: tuple[tuple[str, int, float], ...]
 
 
@@ -184,7 +195,7 @@ class _Demo:
         self._open_parts = open_parts
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
-        self._port, self._admin = _free_ports(2)
+        self._port, self._admin, self._otlp = _free_ports(3)
         self._ledger = _Ledger()
         self._server: ServerProcess | None = None
         self._pipeline: PipelineProcess | None = None
@@ -221,19 +232,22 @@ class _Demo:
 
     def _start(self) -> None:
         (self._place / "server.yaml").write_text(
-            SERVER_YAML.format(data=self._place / "data", port=self._port, admin=self._admin), encoding="utf-8"
+            SERVER_YAML.format(data=self._place / "data", port=self._port, admin=self._admin, otlp=self._otlp),
+            encoding="utf-8",
         )
         (self._place / "pipeline.yaml").write_text(PIPELINE_YAML.format(admin=self._admin), encoding="utf-8")
         self._start_server()
         self._say(f"server started (pid {self._serving.pid})")
         for name in CHANNELS:
             self._start_producer(name)
-        self._say("two producers send: trades through a slot on disk, quotes from memory")
+        self._say(
+            "two Senders: trades through a slot on disk, quotes from memory; an OpenTelemetry client exports logs"
+        )
         conf = f"ws::addr=127.0.0.1:{self._port};reconnect_max_backoff_millis=500;"
         self._listeners = [Listener(conf, channel) for channel in CHANNELS.values()]
         for listener in self._listeners:
             self._open_parts.callback(listener.close)
-        self._say("a consumer listens to both channels")
+        self._say("a consumer listens to all channels")
         self._pipeline = PipelineProcess(self._place / "pipeline.yaml", self._place / "pipeline.log")
         self._open_parts.callback(self._pipeline.destroy)
         self._say(f"Spark starts (pid {self._pipeline.pid}): every event to Parquet, and volumes per 10 s window")
@@ -250,14 +264,19 @@ class _Demo:
         self._open_parts.callback(self._server.destroy)
 
     def _start_producer(self, name: str) -> Opened:
-        conf = f"ws::addr=127.0.0.1:{self._port};reconnect_max_backoff_millis=500;initial_connect_retry=async;"
-        if name == SF:
-            conf += f"sf_dir={self._place / 'slots'};sender_id={SF};"
-        arguments = [conf, CHANNELS[name], str(FRAMES_PER_SECOND)]
-        producer = Producer(name, arguments, self._place / f"{name}.log", note=self._ledger.note)
+        producer = Producer(name, self._arguments(name), self._place / f"{name}.log", note=self._ledger.note)
         self._producers[name] = producer
         self._open_parts.callback(producer.destroy)
         return producer.wait_until_sending()
+
+    def _arguments(self, name: str) -> list[str]:
+        if name == OTLP:
+            url = f"http://127.0.0.1:{self._otlp}"
+            return ["holdfast.cli.demo.otlpsource", url, str(REQUESTS_PER_SECOND)]
+        conf = f"ws::addr=127.0.0.1:{self._port};reconnect_max_backoff_millis=500;initial_connect_retry=async;"
+        if name == SF:
+            conf += f"sf_dir={self._place / 'slots'};sender_id={SF};"
+        return ["holdfast.cli.demo.producer", conf, CHANNELS[name], str(FRAMES_PER_SECOND)]
 
     def _kill_producer(self) -> None:
         self._producers[SF].kill()
@@ -349,9 +368,10 @@ class _Demo:
                 ):
                     places.append(compare(channel, place, promised=promised, sent=promised, found=found))
         promised, accepted = self._ledger.totals()
+        volumes = check_volumes(self._place / "volumes", trades=self._ledger.promised(SF))
         flaws = sum(item.flaws(may_repeat=item.place == CONSUMER) for item in places)
         return DemoResult(
-            held=report.intact and promised > 0 and accepted == promised and flaws == 0,
+            held=report.intact and promised > 0 and accepted == promised and flaws == 0 and not volumes.wrong,
             seed=seed,
             directory=str(self._place) if kept else None,
             console=self.console,
@@ -359,8 +379,8 @@ class _Demo:
             outage_seconds=round(self._outage_s, 1),
             sent=promised,
             accepted=accepted,
-            in_spark=sum(item.found for item in places if item.place == SPARK),
-            in_parquet=read_manifest(self._place / "events").rows,
+            in_spark=read_manifest(self._place / "events").rows,
+            in_parquet=sum(item.found for item in places if item.place == SPARK),
             at_consumer=sum(item.found for item in places if item.place == CONSUMER),
             lost=sum(item.lost for item in places),
             duplicated=sum(item.duplicated for item in places if item.place != CONSUMER),
@@ -368,27 +388,15 @@ class _Demo:
             recovered_frames=self._recovered_frames,
             intact=report.intact,
             places=tuple(places),
-            volumes=_volumes(self._place / "volumes"),
+            windows=volumes.windows,
+            wrong_windows=volumes.wrong,
+            volumes=volumes.busiest,
         )
 
 
 def _stored(store: Store, channel: str) -> Found:
     ids, altered = [np.array([], np.int64)], 0
     for batch in store.read(channel):
-        ids.append(batch.column("id").to_numpy())
+        ids.append(ids_of(channel, batch))
         altered += different_rows(channel, batch)
     return Found(np.concatenate(ids), altered)
-
-
-def _volumes(folder: Path) -> tuple[tuple[str, int, float], ...]:
-    """Symbols with the highest volume in the windows that Spark has closed."""
-    if not table_rows(folder):
-        return ()
-    table = pq.ParquetDataset(read_manifest(folder).files).read(columns=["symbol", "trades", "volume"])
-    summed = (
-        table.group_by("symbol")
-        .aggregate([("trades", "sum"), ("volume", "sum")])
-        .sort_by([("volume_sum", "descending")])
-    )
-    rows = summed.slice(0, 5).to_pylist()
-    return tuple((row["symbol"], row["trades_sum"], row["volume_sum"] or 0.0) for row in rows)

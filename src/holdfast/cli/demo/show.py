@@ -33,8 +33,9 @@ class Show:
         """What is about to happen."""
         self._console.print(
             "[bold]holdfast demo[/]\n"
-            f"Two producers send for {seconds:g} s to a server; Spark writes Parquet, a consumer listens. A producer\n"
-            f"and the server are killed with SIGKILL at random moments (seed {seed}). Then every event is looked for.",
+            f"Two Senders and an OpenTelemetry client send for {seconds:g} s to a server; Spark writes Parquet, a\n"
+            f"consumer listens. A Sender and the server are killed with SIGKILL at random moments (seed {seed}).\n"
+            "Then every event is looked for.",
             soft_wrap=True,
         )
         self._console.print(f"[dim]Watch it: {console}   Files: {escape(str(place))}[/]\n", soft_wrap=True)
@@ -81,9 +82,12 @@ class Show:
             f"The server was away for {result.outage_seconds:.1f} s; the killed producer left "
             f"{several(result.recovered_frames, 'frame')} in its slot.\n"
             f"The consumer got {several(result.redelivered, 'event')} again, whose confirmation the kill took. "
-            f"On disk: {verified}.\n[dim]{LIMIT}[/]",
+            f"On disk: {verified}.\n"
+            f"Spark closed {several(result.windows, 'sum')} over windows; {count(result.wrong_windows)} of them "
+            f"differ from what was sent.\n[dim]{LIMIT}[/]",
             soft_wrap=True,
         )
+        self._figures(result)
         self._verdict(result)
 
     def _volumes(self, result: DemoResult) -> None:
@@ -106,6 +110,20 @@ class Show:
             table.add_row(item.channel, item.place, count(promised), count(item.found), *flaws)
         self._console.print(table)
 
+    def _figures(self, result: DemoResult) -> None:
+        table = make_table("events", "", title="The verdict", right=("",))
+        for name, number in (
+            ("sent", count(result.sent)),
+            ("accepted by the server", count(result.accepted)),
+            ("in Spark", count(result.in_spark)),
+            ("in Parquet", count(result.in_parquet)),
+            ("lost", _flaw(result.lost)),
+            ("duplicated", _flaw(result.duplicated)),
+            ("outage of the server, seconds", f"{result.outage_seconds:.1f}"),
+        ):
+            table.add_row(name, number)
+        self._console.print(table)
+
     def _verdict(self, result: DemoResult) -> None:
         if result.held:
             text = (
@@ -118,7 +136,7 @@ class Show:
                 f"{count(result.duplicated)} duplicated.[/]\n"
                 f"Repeat with --seed {result.seed} --keep, then run holdfast verify on the store."
             )
-        self._console.print(f"\n{text}  ({result.seconds:.0f} s)", soft_wrap=True)
+        self._console.print(f"{text}  ({result.seconds:.0f} s)", soft_wrap=True)
 
     def staying(self, console: str, place: Path) -> None:
         """What to try next."""

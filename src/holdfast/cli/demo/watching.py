@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from holdfast import Consumer
 from holdfast.cli.demo.check import Found, Ints
-from holdfast.cli.demo.events import make_events
+from holdfast.cli.demo.events import ids_of, make_events
 from holdfast.errors import BadRequest, HoldfastError, NotConfirmed
 from holdfast.spark.tables import read_manifest
 
@@ -39,7 +39,7 @@ class Listener:
                 for delivery in self._consumer.deliveries(POLL_S):
                     batch = delivery.batch
                     self._altered += different_rows(self.channel, batch)
-                    self._ids.append(batch.column("id").to_numpy())
+                    self._ids.append(ids_of(self.channel, batch))
                     self._count += batch.num_rows
                     with suppress(NotConfirmed):  # the server was killed just now: the batch comes again
                         delivery.ack()
@@ -80,12 +80,12 @@ def table_events(folder: Path) -> dict[str, Found]:
 def _events(channel: str, table: pa.Table) -> Found:
     ordered = table.sort_by("_seq")
     altered = sum(different_rows(channel, batch) for batch in ordered.to_batches())
-    return Found(ordered.column("id").to_numpy(), altered)
+    return Found(ids_of(channel, ordered), altered)
 
 
 def different_rows(channel: str, batch: pa.RecordBatch) -> int:
     """Rows that are not what belongs to their id."""
-    expected = make_events(channel, batch.column("id").to_numpy())
+    expected = make_events(channel, ids_of(channel, batch))
     names = expected.schema.names
     if batch.select(names).cast(expected.schema).equals(expected):
         return 0

@@ -10,7 +10,7 @@ from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.display import make_console, make_table, several
 from holdfast.cli.doctor.disk import check_disk
 from holdfast.cli.doctor.finding import Finding
-from holdfast.cli.doctor.software import check_software
+from holdfast.cli.doctor.software import check_settings, check_software
 from holdfast.cli.doctor.system import check_system
 from holdfast.clock import SystemClock
 from holdfast.disk.local import LocalFilesystem
@@ -20,9 +20,11 @@ _STYLES = {"good": "green", "note": "yellow", "bad": "bold red"}
 
 def run(directory: Path, *, config: Path | None, as_json: bool) -> ExitCode:
     """Check this machine."""
+    settings, ports = check_settings(config) if config is not None else (None, {})
     found: list[Finding] = [
-        *check_software(config),
-        *check_system(),
+        *check_software(),
+        *([settings] if settings is not None else []),
+        *check_system(ports=ports),
         *check_disk(directory.absolute(), filesystem=LocalFilesystem(), clock=SystemClock()),
     ]
     bad = sum(item.state == "bad" for item in found)

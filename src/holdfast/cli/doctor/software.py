@@ -13,6 +13,7 @@ from pathlib import Path
 
 from holdfast import __version__
 from holdfast.cli.doctor.finding import Finding
+from holdfast.cli.doctor.system import ports_of
 from holdfast.cli.extras import read_settings
 from holdfast.errors import HoldfastError
 
@@ -27,7 +28,7 @@ JAVA_MIN = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-def check_software(config: Path | None) -> Iterator[Finding]:
+def check_software() -> Iterator[Finding]:
     """All of them."""
     yield Finding("holdfast", "good", f"{__version__} on Python {platform.python_version()}, {platform.platform()}")
     for extra, (module, purpose) in EXTRAS.items():
@@ -38,8 +39,6 @@ def check_software(config: Path | None) -> Iterator[Finding]:
             yield Finding(f"extra {extra}", "good", f"installed: {purpose}")
     if find_spec("pyspark") is not None:
         yield java_finding()
-    if config is not None:
-        yield _settings(config)
 
 
 def java_finding() -> Finding:
@@ -58,9 +57,11 @@ def java_finding() -> Finding:
     return Finding("java", "good", f"{version[1]}, {java}")
 
 
-def _settings(config: Path) -> Finding:
+def check_settings(config: Path) -> tuple[Finding, dict[str, int]]:
+    """Whether the file holds, and the ports it names."""
     try:
-        read_settings(config)
-    except (HoldfastError, OSError) as error:
-        return Finding("settings", "bad", str(error), "correct the file")
-    return Finding("settings", "good", f"{config} holds")
+        settings = read_settings(config)
+        ports = ports_of(settings)
+    except (HoldfastError, OSError, ValueError) as error:
+        return Finding("settings", "bad", str(error), "correct the file"), {}
+    return Finding("settings", "good", f"{config} holds"), ports

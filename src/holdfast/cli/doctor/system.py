@@ -9,15 +9,20 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.cli.display import size
 from holdfast.cli.doctor.finding import Finding
+
+if TYPE_CHECKING:
+    from holdfast.config.file import ConfigFile
 
 DESCRIPTORS_MIN = 8192
 """A connection is one, and so is an open segment."""
 MEMORY_BYTES_MIN = 512 << 20
 _CLOCK_UNSYNCHRONISED = 5
 PORTS = {"server.listen": 9000, "server.admin": 9001}
+OTLP_PORTS = {"otlp.listening_addr": 4317, "otlp.http_listening_addr": 4318}
 
 
 def check_system(*, ports: dict[str, int] | None = None) -> Iterator[Finding]:
@@ -27,6 +32,16 @@ def check_system(*, ports: dict[str, int] | None = None) -> Iterator[Finding]:
     yield from _clock()
     for key, port in (ports or PORTS).items():
         yield port_finding(key, port)
+
+
+def ports_of(settings: ConfigFile) -> dict[str, int]:
+    """The ports that a server with these settings would listen on; 0 is any."""
+    found = {"server.listen": settings.server.listen_address[1], "server.admin": settings.server.admin_address[1]}
+    if settings.otlp is not None:
+        given = {key: str(settings.otlp.get(key.partition(".")[2]) or "") for key in OTLP_PORTS}
+        written = {key: int(text.rpartition(":")[2]) for key, text in given.items() if text}
+        found |= written or OTLP_PORTS
+    return {key: port for key, port in found.items() if port}
 
 
 def _descriptors() -> Iterator[Finding]:

@@ -7,7 +7,7 @@ const SAMPLES = 90; // seconds in a sparkline
 const ROWS = 100; // rows of a table before "more"
 const NS = "http://www.w3.org/2000/svg";
 
-const seen = { picture: null, before: null, channels: new Map(), history: new Map(), outages: new Map() };
+const seen = { picture: null, before: null, channels: new Map(), history: new Map(), waits: [] };
 const view = { sort: { column: "rate", down: true }, rows: ROWS, filter: "", here: -1, detail: null, error: "" };
 
 // --- small tools -----------------------------------------------------------------------------------------------------
@@ -121,6 +121,8 @@ function take(picture) {
     seen.outage = (Date.now() - seen.lostAt) / 1000;
     seen.lostAt = null;
     seen.picture = null;
+    seen.waits = [];
+    load();
   }
   view.error = "";
   for (const [name, last, events, size, active] of picture.channels.changed) {
@@ -133,6 +135,10 @@ function take(picture) {
   const was = seen.picture;
   seen.before = was;
   seen.picture = picture;
+  if (picture.latency) {
+    seen.waits.push(picture.latency.counts);
+    if (seen.waits.length > SAMPLES) seen.waits.shift();
+  }
   if (was && picture.store && was.store) {
     note("events", (picture.store.events - was.store.events) / seconds);
     note("bytes", (picture.ingest.bytes - was.ingest.bytes) / seconds);
@@ -148,6 +154,22 @@ function note(name, value) {
   if (line.length > SAMPLES) line.shift();
   seen.history.set(name, line);
 }
+
+// The wait that a part of all frames did not exceed, in the seconds that are kept, or since the start if none came in
+// them; the upper end of its class.
+function quantile(part) {
+  const now = seen.waits.at(-1) ?? [];
+  const sum = (counts) => counts.reduce((total, n) => total + n, 0);
+  const lately = now.map((n, index) => n - seen.waits[0][index]);
+  const counts = sum(lately) ? lately : now;
+  const total = sum(counts);
+  if (!total) return null;
+  let below = 0;
+  const found = counts.findIndex((n) => (below += n) >= total * part);
+  return seen.picture.latency.bounds[found] ?? Infinity;
+}
+
+const waited = (seconds) => (seconds === null ? "–" : seconds === Infinity ? "> 40 s" : seconds < 0.01 ? `${(seconds * 1000).toFixed(1)} ms` : lasting(seconds));
 
 const latest = (name) => seen.history.get(name)?.at(-1) ?? 0;
 
@@ -211,11 +233,19 @@ const channelLink = (name) => link(name, `#/channel/${encodeURIComponent(name)}`
 const subscriberLink = (name) => link(name, `#/subscriber/${encodeURIComponent(name)}`);
 const isDead = (name) => name.endsWith(".dead");
 
+// What a subscriber has not confirmed, as ranges: the gaps, and everything above the highest event it confirmed.
+function owed(lag, last) {
+  const holes = lag.gaps.reduce((sum, [first, end]) => sum + end - first + 1, 0);
+  const known = lag.gaps_total === lag.gaps.length; // a very long list is cut; then all above it counts as owed
+  const highest = known ? Math.max(lag.mark, last - (lag.events - holes)) : lag.gaps.at(-1)[1];
+  return highest < last ? [...lag.gaps, [highest + 1, last]] : lag.gaps;
+}
+
 function gapPicture(lag, last) {
   const top = Math.max(last, lag.mark, 1);
-  const pieces = [h("rect", { x: 0, y: 0, width: (100 * lag.mark) / top, height: 10 })];
-  let from = lag.mark;
-  for (const [first, end] of lag.gaps) {
+  const pieces = [];
+  let from = 0;
+  for (const [first, end] of [...owed(lag, top), [top + 1, top + 1]]) {
     if (first > from + 1) pieces.push(h("rect", { x: (100 * from) / top, y: 0, width: (100 * (first - 1 - from)) / top, height: 10 }));
     from = Math.max(from, end);
   }
@@ -234,6 +264,7 @@ function overview() {
     tiles.push(
       tile("Events accepted", `${count(latest("events"))}/s`, `${count(p.store.events)} since the start`, sparkline("events")),
       tile("Coming in", `${bytes(latest("bytes"))}/s`, `${count(latest("frames"))} frames/s, ${bytes(p.ingest.inflight_bytes)} in flight`, sparkline("bytes")),
+      tile("Accepted within", waited(quantile(0.5)), `for half of the frames, ${waited(quantile(0.99))} for 99 %`),
       tile("Syncs", `${count(latest("syncs"))}/s`, `${p.store.syncs ? (p.store.events / p.store.syncs).toFixed(1) : "0"} events share one`, sparkline("syncs")),
       tile("Log", bytes(p.store.wal_bytes), `of ${bytes(p.caps.wal_bytes)} before it pushes back`, bar(p.store.wal_bytes, p.caps.wal_bytes)),
       tile(
@@ -249,10 +280,12 @@ function overview() {
   tiles.push(tile("Furthest behind", behind ? count(behind.behind) : "nobody", behind ? `events, ${behind.name}` : "every subscriber is up to date"));
   const page = [h("h1", {}, "Overview"), h("div", { class: "tiles" }, tiles)];
   page.push(h("h2", {}, "Busiest channels"), channelTable(8), h("h2", {}, "Subscribers"), subscriberTable(8));
+  if (p.senders) page.push(h("h2", {}, "Senders"), senderTable(8));
   if (p.connections) page.push(h("h2", {}, "Connections"), connectionTable(8));
   if (p.queries?.length) page.push(h("h2", {}, "Spark queries"), queryTable());
   if (p.tier) page.push(h("h2", {}, "Object store"), tierPicture(p.tier));
   if (p.store) page.push(h("h2", {}, "Trouble"), troubleTable());
+  if (p.errors?.length) page.push(h("h2", {}, "Last errors"), errorTable(p.errors.slice(0, 8)), h("p", { class: "more" }, link("All that are kept", "#/errors")));
   return page;
 }
 
@@ -315,6 +348,43 @@ function connectionTable(limit) {
     })),
     { empty: "Nobody is connected." },
   );
+}
+
+function senderTable(limit) {
+  const columns = [["slot"], ["state"], ["who"], ["peer"], ["outages", "n"], ["last outage", "n"], ["sent again", "n"]];
+  const state = (s) =>
+    s.connected ? h("span", {}, `connected for ${lasting(seen.picture.at - s.since)}`) : h("span", { class: "bad" }, `away for ${lasting(Math.max(0, seen.picture.at - s.since))}`);
+  const rows = seen.picture.senders.slice(0, limit).map((s) => ({
+    cells: [
+      h("code", { title: s.slot_id }, s.slot_id.slice(0, 8)), state(s), s.principal || h("span", { class: "dim" }, "everyone"), s.peer,
+      count(s.outages), s.outages ? lasting(s.outage_s) : "", s.replayed ? `${count(s.replayed)} frames` : "",
+    ],
+  }));
+  return table(columns, rows, { empty: "No sender with a slot has been here." });
+}
+
+function errorTable(errors) {
+  const columns = [["when"], ["what"], ["why", "wide"], ["channel"], ["from"]];
+  const rows = errors.map((e) => ({
+    cells: [
+      h("span", { title: moment(e.at_ns) }, ago(e.at_ns / 1e9)), h("span", { class: "bad" }, e.category), e.message,
+      e.channel ? channelLink(e.channel) : "", `${e.principal ? `${e.principal} at ` : ""}${e.peer}${e.connection === null ? "" : `, connection ${e.connection}`}`,
+    ],
+  }));
+  return table(columns, rows, { empty: "Nothing was refused since the start." });
+}
+
+function errorPage() {
+  const detail = view.detail;
+  const page = [h("h1", {}, "Errors"), h("h2", {}, "Refused, newest first")];
+  const newest = detail?.errors?.[0]?.id ?? 0;
+  if (detail?.errors) detail.errors.unshift(...(seen.picture.errors ?? []).filter((e) => e.id > newest));
+  page.push(detail?.errors ? errorTable(detail.errors) : h("div", { class: "empty" }, detail?.error ?? "Loading…"));
+  const dead = [...seen.channels.values()].filter((c) => isDead(c.name) && c.events);
+  const rows = dead.map((c) => ({ open: `#/channel/${encodeURIComponent(c.name)}`, cells: [channelLink(c.name), count(c.events), ago(c.active)] }));
+  page.push(h("h2", {}, "Dead letters: open a channel, then look into an event"), table([["channel"], ["events", "n"], ["last", "n"]], rows, { empty: "None." }));
+  if (seen.picture.store) page.push(h("h2", {}, "Trouble"), troubleTable());
+  return page;
 }
 
 function queryTable() {
@@ -396,7 +466,9 @@ function timeline(segments, followers, last) {
   const first = segments[0].first_seq;
   const top = Math.max(last, segments.at(-1).last_seq);
   const x = (seq) => (1000 * (seq - first)) / Math.max(1, top - first + 1);
-  const needed = (segment) => followers.filter(({ lag }) => lag.mark < segment.last_seq).map(({ name }) => name);
+  const wanting = followers.map(({ name, lag }) => ({ name, ranges: owed(lag, last) }));
+  const meets = (segment) => ([from, to]) => from <= segment.last_seq && to >= segment.first_seq;
+  const needed = (segment) => wanting.filter(({ ranges }) => ranges.some(meets(segment))).map(({ name }) => name).sort();
   const rects = segments.map((segment) => {
     const who = needed(segment);
     const text = `segment ${segment.segment}: ${number.format(segment.first_seq)} – ${number.format(segment.last_seq)}, ${bytes(segment.bytes)}, ${moment(segment.last_ingested_at_ns)}; ${who.length ? `needed by ${who.join(", ")}` : "needed by nobody"}`;
@@ -463,10 +535,17 @@ function route() {
 function pageOf({ page, name }) {
   if (page === "channels") return [h("h1", {}, "Channels"), channelTable(view.rows)];
   if (page === "subscribers") return [h("h1", {}, "Subscribers"), subscriberTable(view.rows)];
-  if (page === "connections") return [h("h1", {}, "Connections"), seen.picture.connections ? connectionTable(200) : h("div", { class: "empty" }, "Connections are for administrators.")];
+  if (page === "connections") return connectionPage();
+  if (page === "errors") return errorPage();
   if (page === "channel") return channelPage(name);
   if (page === "subscriber") return subscriberPage(name);
   return overview();
+}
+
+function connectionPage() {
+  const heading = h("h1", {}, "Connections");
+  if (!seen.picture.connections) return [heading, h("div", { class: "empty" }, "Connections are for administrators.")];
+  return [heading, h("h2", {}, "Senders, those that are away first"), senderTable(200), h("h2", {}, "All connections"), connectionTable(200)];
 }
 
 function draw() {
@@ -513,18 +592,23 @@ function markRow(scroll) {
 }
 
 function arrive() {
-  const { page, name } = route();
   view.detail = null;
   view.here = -1;
   view.rows = ROWS;
-  if (page === "channel") open(() => loadChannel(name));
+  load();
   draw();
   window.scrollTo(0, 0);
 }
 
+function load() {
+  const { page, name } = route();
+  if (page === "channel") open(() => loadChannel(name));
+  if (page === "errors") open(async () => ({ errors: (await get("/errors?limit=200")).data }));
+}
+
 // --- keys --------------------------------------------------------------------------------------------------------------
 
-const GO = { o: "#/", c: "#/channels", s: "#/subscribers", n: "#/connections" };
+const GO = { o: "#/", c: "#/channels", s: "#/subscribers", n: "#/connections", e: "#/errors" };
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;

@@ -22,13 +22,14 @@ ROWS_BYTES_MAX = 16 << 20
 class DirectSink:
     """Takes rows to an exporter at once. Batches of several receivers take turns."""
 
-    def __init__(self, name: str, exporter: Exporter, clock: Clock) -> None:
+    def __init__(self, name: str, exporter: Exporter, clock: Clock, *, core: int = 0) -> None:
         self.name = name
+        self._core = core
         self.statistics = ExporterStatistics()
         self._exporter = exporter
         self._clock = clock
         self._lock = threading.Lock()
-        self._next_seq = 1
+        self._next_seq = clock.wall_ns()  # no start repeats the numbers of another: files are named by them
 
     @property
     def rows_bytes_max(self) -> int:
@@ -59,9 +60,8 @@ class DirectSink:
         self._next_seq += rows.num_rows
         now = pa.scalar(self._clock.wall_ns() // 1000, pa.timestamp("us", "UTC"))
         batch = rows.append_column("_seq", pa.array(range(first, self._next_seq), pa.int64()))
-        return Parcel(
-            channel, first, self._next_seq - 1, [batch.append_column("_ingested_at", pa.repeat(now, rows.num_rows))]
-        )
+        batches = [batch.append_column("_ingested_at", pa.repeat(now, rows.num_rows))]
+        return Parcel(channel, first, self._next_seq - 1, batches, self._core)
 
     def close(self) -> None:
         """Let go of the destination."""

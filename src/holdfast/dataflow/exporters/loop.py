@@ -39,8 +39,10 @@ class ExportLoop:
         *,
         settings: ExporterSettings,
         chance: random.Random,
+        core: int = 0,
     ) -> None:
         self.name = name
+        self._core = core
         self.statistics = ExporterStatistics()
         self._subscriber = subscriber
         self._exporter = exporter
@@ -87,7 +89,7 @@ class ExportLoop:
 
     def _handle(self, lease: Lease) -> None:
         try:
-            parcel = Parcel(lease.channel, lease.first_seq, lease.last_seq, list(lease.read(system=SYSTEM)))
+            parcel = Parcel(lease.channel, lease.first_seq, lease.last_seq, list(lease.read(system=SYSTEM)), self._core)
             verdict = self._exporter.deliver(parcel) if parcel.rows else Verdict()
         except (Closed, StoreFailed):
             raise

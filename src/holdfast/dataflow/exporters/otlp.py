@@ -1,23 +1,22 @@
 """The OTLP exporter: rows to another OTLP server, several requests at a time.
 
-Promise: requests of one parcel are begun in order. After the first that must be sent again, no other of the parcel is
-begun. Each request is done, rejected or sent again by itself.
+Promise: as that of `window.py`; a request counts as taken when its answer says so.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.config.values import MS, SECOND, Kind, setting
-from holdfast.dataflow.exporters.links import Fate, GrpcLink, HttpLink, Link, Outcome
-from holdfast.dataflow.exporters.parcels import Parcel, Span, Verdict
+from holdfast.dataflow.exporters.links import GrpcLink, HttpLink, Link
+from holdfast.dataflow.exporters.parcels import Parcel, Verdict
 from holdfast.dataflow.exporters.requests import Unfit, requests_of
+from holdfast.dataflow.exporters.window import send_all
 from holdfast.dataflow.settings import ExporterSettings, read_node
 from holdfast.disk.filesystem import Filesystem
 from holdfast.errors import InvalidConfig
@@ -108,39 +107,11 @@ class OtlpExporter:
 
     def deliver(self, parcel: Parcel) -> Verdict:
         """Send everything that can be sent now."""
+        messages = ((item.span, partial(self._link.send, item.signal, item.body)) for item in requests_of(parcel))
         try:
-            return self._deliver(parcel)
+            return send_all(messages, max_in_flight=self._max_in_flight)
         except Unfit as unfit:
             return Verdict(rejected=[((parcel.first_seq, parcel.last_seq), str(unfit))])
-
-    def _deliver(self, parcel: Parcel) -> Verdict:
-        rejected: list[tuple[Span, str]] = []
-        again: list[Span] = []
-        failure = Outcome(Fate.DONE)
-        refused = 0
-        under_way: deque[tuple[Span, Future[Outcome]]] = deque()
-
-        def settle() -> None:
-            nonlocal failure, refused
-            span, future = under_way.popleft()
-            outcome = future.result()
-            refused += outcome.refused_records
-            if outcome.fate is Fate.NEVER:
-                rejected.append((span, outcome.reason))
-            elif outcome.fate is Fate.AGAIN:
-                again.append(span)
-                failure = outcome if failure.fate is Fate.DONE else failure
-
-        for outgoing in requests_of(parcel):
-            if len(under_way) >= self._max_in_flight:
-                settle()
-            if again:
-                again.append(outgoing.span)  # not begun
-                continue
-            under_way.append((outgoing.span, self._link.send(outgoing.signal, outgoing.body)))
-        while under_way:
-            settle()
-        return Verdict(rejected, again, failure.reason, failure.after_s, refused)
 
     def close(self) -> None:
         """Let go of the link."""

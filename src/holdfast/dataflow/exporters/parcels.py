@@ -23,6 +23,8 @@ class Parcel:
     first_seq: int
     last_seq: int
     batches: Sequence[pa.RecordBatch]
+    core: int = 0
+    """Which of the stores that share a graph; each counts seqs for itself."""
 
     @property
     def rows(self) -> int:
@@ -89,3 +91,18 @@ class ExporterStatistics:
     last_failure: str = ""
     rejections: list[str] = field(default_factory=list)
     """The last reasons."""
+
+
+def together(parts: Sequence[ExporterStatistics]) -> ExporterStatistics:
+    """What one node has done for several stores; it fails as long as it does for any."""
+    worst = max(parts, key=lambda part: part.failing)
+    return ExporterStatistics(
+        parcels=sum(part.parcels for part in parts),
+        events=sum(part.events for part in parts),
+        rejected=sum(part.rejected for part in parts),
+        retries=sum(part.retries for part in parts),
+        refused_records=sum(part.refused_records for part in parts),
+        failing=worst.failing,
+        last_failure=worst.last_failure,
+        rejections=[reason for part in parts for reason in part.rejections],
+    )

@@ -1,6 +1,7 @@
 """The Parquet exporter: one folder per channel and date, files that are whole or not there.
 
-    <path>/<channel>/date=2026-05-04/part-<first seq>-<last seq>.parquet
+    <path>/<channel>/date=2026-05-04/part-<first seq>-<last seq>.parquet              of core-0
+    <path>/<channel>/date=2026-05-04/core-<k>-part-<first seq>-<last seq>.parquet     of core-<k>
 
 Promise: a file appears under its name only when it is complete and synced. A file says which seqs it covers: all events
 of its date in that range are in it. So a parcel that comes again, after a crash or in other portions, adds nothing that
@@ -30,7 +31,7 @@ from holdfast.wire.otlp.decode import decode
 from holdfast.wire.otlp.raw import REQUEST, is_raw
 from holdfast.wire.otlp.signals import Signal
 
-_PART = re.compile(r"part-(\d{20})-(\d{20})\.parquet")
+_PART = re.compile(r"(?:core-(\d+)-)?part-(\d{20})-(\d{20})\.parquet")
 _EVENT_TIMES = ("time", "start_time", "observed_time")
 
 
@@ -83,7 +84,7 @@ class ParquetExporter:
         self._root = Path(settings.path)
         self._settings = settings
         self._filesystem = filesystem
-        self._covered: dict[Path, IntervalSet] = {}
+        self._covered: dict[tuple[Path, int], IntervalSet] = {}
 
     def deliver(self, parcel: Parcel) -> Verdict:
         """Write what is not there yet."""
@@ -122,11 +123,11 @@ class ParquetExporter:
 
     def _write(self, parcel: Parcel, date: str, rows: pa.Table) -> None:
         folder = self._folder(parcel.channel, date)
-        covered = self._covered_in(folder)
+        covered = self._covered_in(folder, parcel.core)
         rows = _outside(rows, covered, parcel.first_seq, parcel.last_seq)
         if rows.num_rows:
             name = f"part-{parcel.first_seq:020d}-{parcel.last_seq:020d}.parquet"
-            self._put(folder, name, self._encoded(rows))
+            self._put(folder, f"core-{parcel.core}-{name}" if parcel.core else name, self._encoded(rows))
         covered.add(parcel.first_seq, parcel.last_seq)
 
     def _encoded(self, rows: pa.Table) -> pa.Buffer:
@@ -142,11 +143,12 @@ class ParquetExporter:
             self._filesystem.sync_dir(path.parent)
         return folder
 
-    def _covered_in(self, folder: Path) -> IntervalSet:
-        if folder not in self._covered:
+    def _covered_in(self, folder: Path, core: int) -> IntervalSet:
+        if (folder, core) not in self._covered:
             matches = (_PART.fullmatch(entry.name) for entry in self._filesystem.listdir(folder))
-            self._covered[folder] = IntervalSet(sorted((int(match[1]), int(match[2])) for match in matches if match))
-        return self._covered[folder]
+            spans = [(int(match[2]), int(match[3])) for match in matches if match and int(match[1] or 0) == core]
+            self._covered[folder, core] = IntervalSet(sorted(spans))
+        return self._covered[folder, core]
 
     def _put(self, folder: Path, name: str, data: pa.Buffer) -> None:
         target, unfinished = folder / name, folder / f".{name}.tmp"

@@ -1,4 +1,4 @@
-"""OTLP over gRPC: three unary methods that take bytes and hand them on, so that nothing is decoded twice.
+"""A gRPC server, and OTLP's services on it: three unary methods that take bytes, so that nothing is decoded twice.
 
 Refusals carry `grpc-status-details-bin` with a RetryInfo where a retry helps. A message larger than `max_request_size`,
 inflated, is refused by gRPC itself with RESOURCE_EXHAUSTED and no RetryInfo, which tells clients not to repeat it.
@@ -6,46 +6,46 @@ inflated, is refused by gRPC itself with RESOURCE_EXHAUSTED and no RetryInfo, wh
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from hmac import compare_digest
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 
+from holdfast.dataflow.receivers.guards import Guard
 from holdfast.dataflow.receivers.intake import Intake
 from holdfast.dataflow.receivers.settings import ReceiverSettings
 from holdfast.dataflow.settings import require_address
 from holdfast.errors import CannotListen
-from holdfast.wire.otlp.answers import Answer, Refusal, retry_info, status, success
+from holdfast.wire.otlp.answers import Answer, retry_info, status, success
 from holdfast.wire.otlp.signals import Signal
 
 KEY_METADATA = "idempotency-key"
 PROTOCOL = "grpc"
+KEEPALIVE_MS = 60_000
+"""How often a silent client is asked whether it is still there; streams may be silent for hours."""
+Services: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Handlers by the names of services and methods."""
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class GrpcDoor:
     """The gRPC server of one receiver. Made and used on one event loop."""
 
-    def __init__(self, settings: ReceiverSettings, intake: Intake, *, token: str = "", shared: bool = False) -> None:
+    def __init__(self, settings: ReceiverSettings, services: Services, *, shared: bool = False) -> None:
         self.port = 0
         self._address = settings.doors()["listening_addr"]
         self._settings = settings
-        self._intake = intake
-        self._token = f"Bearer {token}" if token else ""
         options = [
             ("grpc.max_receive_message_length", settings.request_bytes_max),
             ("grpc.max_concurrent_streams", settings.requests_max),
             ("grpc.so_reuseport", int(shared)),
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ]
         self._server = grpc.aio.server(options=options)
-        for signal in Signal:
-            handler = grpc.unary_unary_rpc_method_handler(self._export(signal))
-            self._server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(signal.service, {"Export": handler}),)
-            )
+        for name, methods in services.items():
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
 
     async def start(self) -> None:
         """Listen; afterwards `port` is known."""
@@ -71,19 +71,30 @@ class GrpcDoor:
         """Answer what came, then end."""
         await self._server.stop(grace_s)
 
-    def _export(self, signal: Signal) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        async def export(request: bytes, context: Any) -> bytes:
-            metadata = dict(context.invocation_metadata() or ())
-            if self._token and not compare_digest(str(metadata.get("authorization", "")), self._token):
-                return await _refuse(context, Answer(Refusal.UNAUTHENTICATED, "the token is missing or wrong"))
-            key = str(metadata.get(KEY_METADATA, ""))
-            answer = await self._intake.submit(signal, request, protocol=PROTOCOL, key=key)
-            return success(signal, answer) if answer.refusal is None else await _refuse(context, answer)
 
-        return export
+def otlp_services(intake: Intake, guard: Guard) -> Services:
+    """What an OTLP server offers."""
+    return {
+        signal.service: {"Export": grpc.unary_unary_rpc_method_handler(_export(signal, intake, guard))}
+        for signal in Signal
+    }
 
 
-async def _refuse(context: Any, answer: Answer) -> bytes:
+def _export(signal: Signal, intake: Intake, guard: Guard) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def export(request: bytes, context: Any) -> bytes:
+        metadata = dict(context.invocation_metadata() or ())
+        refused = await guard(metadata, signal)
+        if refused is not None:
+            return await refuse(context, refused)
+        key = str(metadata.get(KEY_METADATA, ""))
+        answer = await intake.submit(signal, request, protocol=PROTOCOL, key=key)
+        return success(signal, answer) if answer.refusal is None else await refuse(context, answer)
+
+    return export
+
+
+async def refuse(context: Any, answer: Answer) -> bytes:
+    """End a call with the status of the answer, and when to come again."""
     assert answer.refusal is not None
     metadata = [("grpc-status-details-bin", status(answer))]
     if answer.retry_after_s:

@@ -12,7 +12,6 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from hmac import compare_digest
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.dataflow.receivers.guards import Guard
 from holdfast.dataflow.receivers.intake import Intake
 from holdfast.dataflow.receivers.settings import ReceiverSettings
 from holdfast.dataflow.settings import require_address
@@ -41,10 +41,10 @@ BODY_S = 60.0
 class HttpDoor:
     """The HTTP server of one receiver. Made and used on one event loop."""
 
-    def __init__(self, settings: ReceiverSettings, intake: Intake, *, token: str = "", shared: bool = False) -> None:
+    def __init__(self, settings: ReceiverSettings, intake: Intake, *, guard: Guard, shared: bool = False) -> None:
         self._settings = settings
         self._intake = intake
-        self._token = f"Bearer {token}" if token else ""
+        self._guard = guard
         self._reading_bytes = 0
         self._socket = _bound(settings.doors()["http_listening_addr"], shared=shared)
         self.port: int = self._socket.getsockname()[1]
@@ -85,8 +85,9 @@ class HttpDoor:
         return export
 
     async def _answer(self, signal: Signal, request: Request, kind: str) -> Answer:
-        if self._token and not compare_digest(request.headers.get("authorization", ""), self._token):
-            return Answer(Refusal.UNAUTHENTICATED, "the token is missing or wrong")
+        refused = await self._guard(request.headers, signal)
+        if refused is not None:
+            return refused
         body = await self._body(request)
         if isinstance(body, Answer):
             return body

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -37,6 +37,7 @@ from holdfast.telemetry import event
 from holdfast.wire.otlp.answers import Answer, Refusal
 from holdfast.wire.otlp.check import NO_IDS, check
 from holdfast.wire.otlp.decode import decode_rows
+from holdfast.wire.otlp.encode import encode
 from holdfast.wire.otlp.jsontext import to_protobuf
 from holdfast.wire.otlp.raw import RawRequest, raw_rows, requests_array
 from holdfast.wire.otlp.signals import Signal
@@ -44,9 +45,23 @@ from holdfast.wire.otlp.signals import Signal
 GROUP_BYTES = 4 << 20
 """Requests that are stored together: enough to make small ones cheap, few enough to answer soon."""
 GROUP_REQUESTS = 512
+REQUEST_ROWS = 8192
+"""Records of a request that is made of rows; what collectors send at most."""
 KEY_CHARS_MAX = 256
 
 _T = TypeVar("_T")
+
+
+class Opened(Protocol):
+    """Rows of a batch, and how many records were left out of it."""
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The rows."""
+
+    @property
+    def refused(self) -> int:
+        """The rest."""
 
 
 class Submission(msgspec.Struct, gc=False):
@@ -58,6 +73,8 @@ class Submission(msgspec.Struct, gc=False):
     encoding: str
     key: str
     answer: asyncio.Future[Answer]
+    opened: Callable[[], Opened] | None = None
+    """What makes rows of a body that is no OTLP request."""
 
 
 class _Ready(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +113,7 @@ class Intake:
         self._queue: SimpleQueue[Submission | None] = SimpleQueue()
         self._waiting = 0
         self._waiting_bytes = 0
+        self._roomy = asyncio.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{name}", daemon=True)
         self._thread.start()
@@ -117,13 +135,33 @@ class Intake:
         self._queue.put(Submission(signal, body, protocol, encoding, key, future))
         return future
 
+    def submit_batch(
+        self, signal: Signal, body: bytes, opened: Callable[[], Opened], *, protocol: str, key: str = ""
+    ) -> asyncio.Future[Answer]:
+        """Hand over a batch of a stream, whose order is kept. The caller has waited for `room`."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiting += 1
+        self._waiting_bytes += len(body)
+        self._queue.put(Submission(signal, body, protocol, "", key, future, opened))
+        return future
+
+    async def room(self) -> None:
+        """Wait until something may be submitted. A stream that is not read is how its sender is slowed down."""
+        while self._is_full(0):
+            self._roomy.clear()
+            await self._roomy.wait()
+
+    def _is_full(self, more_bytes: int) -> bool:
+        settings = self._settings
+        return self._waiting >= settings.requests_max or (
+            self._waiting > 0 and self._waiting_bytes + more_bytes > settings.inflight_bytes_max
+        )
+
     def _objection(self, body: bytes, key: str) -> Answer | None:
         settings = self._settings
         if self._closed:
             return self.later("the receiver stops")
-        if self._waiting >= settings.requests_max or (
-            self._waiting and self._waiting_bytes + len(body) > settings.inflight_bytes_max
-        ):
+        if self._is_full(len(body)):
             self.statistics.throttled += 1
             return self.later(f"{self._waiting} requests wait for their commit", Refusal.BUSY)
         if len(body) > settings.request_bytes_max:
@@ -153,6 +191,7 @@ class Intake:
             self._waiting_bytes -= len(submission.body)
             if not submission.answer.done():  # a client that went away
                 submission.answer.set_result(answer)
+        self._roomy.set()
 
     # -- on the thread ----------------------------------------------------------------------------------------------
 
@@ -184,6 +223,9 @@ class Intake:
         futures: list[Future[bool]] = []
         size_bytes = 0
         for submission in group:
+            if submission.opened is not None:
+                futures += self._store_batch(submission, submission.opened)
+                continue
             ready = self._guarded([submission], partial(self._prepare, submission))
             if ready is None:
                 continue
@@ -225,6 +267,22 @@ class Intake:
         if rows is None:
             return []
         return self._hand_over(items, signal, rows)
+
+    def _store_batch(self, submission: Submission, opened: Callable[[], Opened]) -> list[Future[bool]]:
+        """Bring a batch of a stream to the sink: its rows, or requests made of them."""
+        found = self._guarded([submission], opened)
+        if found is None:
+            return []
+        rows = found.rows
+        if not rows.num_rows:
+            self._accepted([(submission, 0, found.refused)], duplicate=False)
+            return []
+        ready = _Ready(submission, b"", rows.num_rows, found.refused)
+        if self._settings.payload == "raw":
+            rows = self._guarded([submission], partial(_as_requests, submission, rows))
+            if rows is None:
+                return []
+        return self._hand_over([ready], submission.signal, rows)
 
     def _hand_over(self, items: list[_Ready], signal: Signal, rows: pa.RecordBatch) -> list[Future[bool]]:
         submissions = [item.submission for item in items]
@@ -297,6 +355,13 @@ class Intake:
 
 def _counts_of(items: Sequence[_Ready]) -> list[tuple[Submission, int, int]]:
     return [(item.submission, item.records, item.refused) for item in items]
+
+
+def _as_requests(submission: Submission, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows as OTLP requests, so that a channel has one kind of rows whoever writes it."""
+    parts = [rows.slice(start, REQUEST_ROWS) for start in range(0, rows.num_rows, REQUEST_ROWS)]
+    signal = submission.signal
+    return raw_rows(signal, [RawRequest(encode(signal, part), submission.protocol, part.num_rows) for part in parts])
 
 
 def _identity(signal: Signal, key: str, number: int) -> Guid:

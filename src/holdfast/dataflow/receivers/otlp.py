@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from holdfast.dataflow.receivers.grpcdoor import GrpcDoor
+from holdfast.dataflow.receivers.grpcdoor import GrpcDoor, otlp_services
+from holdfast.dataflow.receivers.guards import Guard, by_token
 from holdfast.dataflow.receivers.httpdoor import HttpDoor
 from holdfast.dataflow.receivers.intake import Intake, IntakeStatistics
 from holdfast.dataflow.receivers.settings import OtlpSettings, read_settings
@@ -25,12 +26,15 @@ GRACE_S = 5.0
 class OtlpReceiver:
     """One receiver. Made and used on one event loop."""
 
-    def __init__(self, name: str, settings: OtlpSettings, sink: Sink, *, shared: bool = False) -> None:
+    def __init__(
+        self, name: str, settings: OtlpSettings, sink: Sink, *, shared: bool = False, guard: Guard | None = None
+    ) -> None:
+        """`guard` judges callers in place of the token of the settings."""
         self.name = name
         self.ports: dict[str, int] = {}
         self._settings = settings
         self._shared = shared
-        self._token = _token(settings.token_file)
+        self._guard = guard or by_token(read_token(settings.token_file))
         self._intake = Intake(name, settings, sink)
         self._grpc: GrpcDoor | None = None
         self._http: HttpDoor | None = None
@@ -38,13 +42,13 @@ class OtlpReceiver:
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Open the doors; what was opened when this raises is closed by `stop`."""
-        doors, parts = self._settings.doors(), (self._settings, self._intake)
+        doors = self._settings.doors()
         if "listening_addr" in doors:
-            self._grpc = GrpcDoor(*parts, token=self._token, shared=self._shared)
+            self._grpc = GrpcDoor(self._settings, otlp_services(self._intake, self._guard), shared=self._shared)
             await self._grpc.start()
             self.ports["grpc"] = self._grpc.port
         if "http_listening_addr" in doors:
-            self._http = HttpDoor(*parts, token=self._token, shared=self._shared)
+            self._http = HttpDoor(self._settings, self._intake, guard=self._guard, shared=self._shared)
             self.ports["http"] = self._http.port
             self._serving = tasks.create_task(self._http.serve())
 
@@ -68,7 +72,8 @@ def make(name: str, settings: OtlpSettings, sink: Sink, *, shared: bool = False)
     return OtlpReceiver(name, settings, sink, shared=shared)
 
 
-def _token(file: str) -> str:
+def read_token(file: str) -> str:
+    """The token in a file; none without a file."""
     if not file:
         return ""
     try:

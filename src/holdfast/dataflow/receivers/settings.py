@@ -1,4 +1,4 @@
-"""Settings of receivers: what all of them have, and those of OTLP."""
+"""Settings of receivers: what all of them have, those of OTLP and those of OTAP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.config.values import GIB, KIB, MIB, MS, SECOND, Kind, setting
 from holdfast.dataflow.settings import NodeSettings, read_node, require_address, require_channel, require_protected
 from holdfast.errors import InvalidConfig
 
-GRPC_ADDR, HTTP_ADDR = "127.0.0.1:4317", "127.0.0.1:4318"
+GRPC_ADDR, HTTP_ADDR, OTAP_ADDR = "127.0.0.1:4317", "127.0.0.1:4318", "127.0.0.1:4319"
 _PATHS = ("tls.cert", "tls.key", "tls.client_ca", "token_file")
 
 
@@ -85,14 +85,17 @@ class ReceiverSettings(NodeSettings):
             raise InvalidConfig(key="tls.cert", reason="and tls.key are given together or not at all")
         if self.tls_client_ca and not self.tls_cert:
             raise InvalidConfig(key="tls.client_ca", reason="has no effect without tls.cert")
-        protected = self.insecure or bool(self.tls_cert and (self.token_file or self.tls_client_ca))
         for key, address in self.doors().items():
             require_address(address, key=key)
-            require_protected(address, key=key, protected=protected)
+            require_protected(address, key=key, protected=self.insecure or self.is_protected())
         for signal, name in self.channels_by_signal().items():
             require_channel(name, key=f"channels.{signal}")
         if len(set(self.channels_by_signal().values())) < 3:
             raise InvalidConfig(key="channels", reason="each signal needs a channel of its own: their columns differ")
+
+    def is_protected(self) -> bool:
+        """Whether other machines may see the addresses."""
+        return bool(self.tls_cert and (self.token_file or self.tls_client_ca))
 
     def doors(self) -> dict[str, str]:
         """The addresses to listen on, by their keys."""
@@ -128,6 +131,49 @@ class OtlpSettings(ReceiverSettings):
             return {"listening_addr": GRPC_ADDR, "http_listening_addr": HTTP_ADDR}
         given = {"listening_addr": self.listening_addr, "http_listening_addr": self.http_listening_addr}
         return {key: address for key, address in given.items() if address}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtapSettings(ReceiverSettings):
+    """Settings of an OTAP receiver."""
+
+    listening_addr: str = setting(
+        "listening_addr", Kind.TEXT, "", why=f"host and port for gRPC; {OTAP_ADDR} if no address is given"
+    )
+    request_bytes_max: int = setting(
+        "max_request_size",
+        Kind.SIZE,
+        20 * MIB,
+        low=KIB,
+        high=GIB,
+        why="bytes of one batch after decompression; its rows may have eight times as many, the dictionaries of a "
+        "stream four times",
+    )
+    payload: str = setting(
+        "payload",
+        Kind.CHOICE,
+        "raw",
+        choices=("raw", "columns"),
+        why="raw makes OTLP requests of batches, so that a channel can be shared with an OTLP receiver; columns keeps "
+        "records that can be queried as they stand, and is the cheaper one here",
+    )
+    streams_max: int = setting(
+        "max_streams",
+        Kind.COUNT,
+        64,
+        low=1,
+        high=10_000,
+        why="streams at the same time; each keeps dictionaries for as long as it lives",
+    )
+
+    def doors(self) -> dict[str, str]:
+        """One."""
+        return {"listening_addr": self.listening_addr or OTAP_ADDR}
+
+
+def read_otap_settings(raw: Mapping[str, object], folder: Path) -> OtapSettings:
+    """Settings of the node; paths are relative to the folder of the file."""
+    return read_node(OtapSettings, with_paths(raw, _PATHS, folder))
 
 
 def read_settings(raw: Mapping[str, object], folder: Path) -> OtlpSettings:

@@ -92,7 +92,7 @@ class TokenFile:
         """The tokens in the bytes of a file."""
         try:
             envelope = msgspec.json.decode(image, type=_Envelope)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._damaged(len(image), f"is not a whole token file: {_place(error)}") from None
         if envelope.version > VERSION:
             raise UnsupportedFormat(file=self.path, found=envelope.version, supported=VERSION)
@@ -229,4 +229,6 @@ def _checksum(version: int, raw: bytes) -> str:
 
 def _place(error: Exception) -> str:
     """What a decoder says; it names places and types, never values."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
     return str(error) if isinstance(error, msgspec.DecodeError) else "it is not UTF-8 text"

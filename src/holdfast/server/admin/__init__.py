@@ -18,8 +18,9 @@ every route; a test compares.
 | reading.py | events of a channel as JSON rows, for people |
 | streaming.py | events of a channel as an Arrow stream, for programs |
 | events.py | events in a request body: JSON rows or an Arrow stream |
+| bodies.py | the JSON body of a request, as a value |
 | jsonrows.py | JSON rows become a batch, column-wise |
-| subscribing.py | a program registers a subscriber and confirms ranges of events |
+| subscribing.py | a program registers a subscriber, confirms ranges of events, or puts it elsewhere |
 | querying.py | Spark queries tell how they are doing |
 | compacting.py | small segments become large ones, a bounded piece of work at a time |
 | openapi.py | the OpenAPI document |

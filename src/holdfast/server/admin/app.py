@@ -29,7 +29,7 @@ from holdfast.server.admin.metrics import show_metrics
 from holdfast.server.admin.openapi import OPENAPI
 from holdfast.server.admin.querying import list_queries, tell_query
 from holdfast.server.admin.reading import read_events
-from holdfast.server.admin.subscribing import acknowledge, register
+from holdfast.server.admin.subscribing import acknowledge, register, reset
 from holdfast.server.state import ServerState
 
 API = "/api/v1"
@@ -58,9 +58,12 @@ def build(state: ServerState) -> Starlette:
         Route(f"{API}/subscribers", _known(views.list_subscribers), methods=["GET"]),
         Route(f"{API}/subscribers/{{subscriber}}", _known(register), methods=["POST"]),
         Route(f"{API}/subscribers/{{subscriber}}/acks", _known(acknowledge), methods=["POST"]),
+        Route(f"{API}/subscribers/{{subscriber}}/reset", _known(reset), methods=["POST"]),
         Route(f"{API}/queries", _known(list_queries), methods=["GET"]),
         Route(f"{API}/queries/{{query}}", _known(tell_query), methods=["POST"]),
         Route(f"{API}/connections", _known(views.list_connections), methods=["GET"]),
+        Route(f"{API}/senders", _known(views.list_senders), methods=["GET"]),
+        Route(f"{API}/errors", _known(views.list_errors), methods=["GET"]),
         Route(f"{API}/tier", _known(show_tier), methods=["GET"]),
         Route(f"{API}/slots", _known(views.list_slots), methods=["GET"]),
         Route(f"{API}/slots/{{slot}}/owner", _known(views.release_slot), methods=["DELETE"]),

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import BadRequest
+from holdfast.server.admin.bodies import json_body
 from holdfast.server.admin.caller import caller_of, on_thread, server_of
-from holdfast.server.admin.envelope import Refused, answer
-from holdfast.server.admin.events import JSON, body_of, check_open
+from holdfast.server.admin.envelope import answer
+from holdfast.server.admin.events import check_open
 from holdfast.store.compaction import TARGET_BYTES, Compaction, CompactionPolicy, compact
 
 BODY_BYTES_MAX = 4096
@@ -35,7 +36,7 @@ async def compact_channel(request: Request) -> Response:
     state, caller = server_of(request), caller_of(request)
     channel: str = request.path_params["channel"]
     check_open(state)
-    caller.require("admin")
+    caller.require("admin", channel)
     asked = await _read(request)
     policy = CompactionPolicy(asked.target_bytes, asked.event_span_ns)
     done = await on_thread(compact, state.store, channel, policy, groups_max=GROUPS_PER_REQUEST)
@@ -60,12 +61,7 @@ def facts_of(done: Compaction) -> dict[str, object]:
 
 
 async def _read(request: Request) -> Asked:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-        raise Refused(415, "unsupported_media_type", f"the Content-Type must be {JSON}")
-    try:
-        asked = msgspec.json.decode(await body_of(request, BODY_BYTES_MAX), type=Asked)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"the body does not fit: {error}") from None
+    asked = await json_body(request, Asked, bytes_max=BODY_BYTES_MAX)
     if not TARGET_BYTES_MIN <= asked.target_bytes <= TARGET_BYTES_MAX:
         raise BadRequest(f"target_bytes {asked.target_bytes} is outside {TARGET_BYTES_MIN} … {TARGET_BYTES_MAX}")
     if asked.event_span_ns < 0:

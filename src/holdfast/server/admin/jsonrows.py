@@ -108,6 +108,7 @@ def read_rows(body: bytes, *, channel: str, schema: pa.Schema) -> pa.RecordBatch
     A column whose values are not of the channel's type is read as what it is; the store then widens or refuses it.
     """
     check_shape(body)
+    _check_text(body, channel)
     known = pa.schema([field for field in schema if _is_said_in_json(field.type)])
     try:
         table = _parse(body, known)
@@ -124,6 +125,16 @@ def read_rows(body: bytes, *, channel: str, schema: pa.Schema) -> pa.RecordBatch
     if not batches or not given:
         raise InvalidBatch(channel=channel, reason="no row has a value")
     return batches[0]
+
+
+def _check_text(body: bytes, channel: str) -> None:
+    """Arrow takes bytes that are not UTF-8 into names and values."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        row = body.count(b"\n", 0, error.start) + 1
+        reason = f"channel {channel}, row {row}: byte {error.start} of the body is not UTF-8 text ({error.reason})"
+        raise Refused(400, "bad_json", reason, where={"channel": channel, "row": row}) from None
 
 
 def _sound(table: pa.Table, body: bytes) -> pa.Table:

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +28,7 @@ from holdfast.clock import NS_PER_S
 from holdfast.errors import HoldfastError
 from holdfast.server.access.gatekeeper import GatekeeperStatistics
 from holdfast.server.admin.caller import caller_of, on_thread, server_of
+from holdfast.server.latency import BOUNDS_S, LatencyStatistics
 from holdfast.server.state import ConnectionInfo, Figure, ServerState
 from holdfast.store.statistics import StoreStatistics
 from holdfast.store.store import Store
@@ -52,6 +59,7 @@ class ServerFigures:
     refusals: Mapping[str, int]
     handshakes_refused: Mapping[int, int]
     gatekeeper: GatekeeperStatistics
+    latency: LatencyStatistics
     tier: TierStatistics | None = None
     more: tuple[Figure, ...] = ()
 
@@ -75,6 +83,7 @@ def figures_of(state: ServerState) -> ServerFigures:
         refusals=dict(totals.refusals),
         handshakes_refused=dict(totals.handshakes_refused),
         gatekeeper=state.gatekeeper.statistics(),
+        latency=state.latencies.statistics(),
         tier=state.tier.statistics() if state.tier is not None else None,
         more=tuple(figure for source in state.more_figures for figure in source()),
     )
@@ -133,6 +142,13 @@ def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Me
     return family
 
 
+def _histogram(name: str, text: str, found: LatencyStatistics) -> Metric:
+    totals = accumulate(found.counts)
+    ends = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
+    buckets = list(zip(ends, totals, strict=True))
+    return HistogramMetricFamily(f"holdfast_{name}", text, buckets=buckets, sum_value=found.sum_s)
+
+
 def server_metrics(figures: ServerFigures) -> Iterator[Metric]:
     """What the server and the gatekeeper count."""
     gate = figures.gatekeeper
@@ -151,6 +167,7 @@ def server_metrics(figures: ServerFigures) -> Iterator[Metric]:
     yield _counter("ingest_duplicates", "Frames that were known already.", figures.duplicates)
     yield _counter("ingest_stalls", "Frames that had to wait for a full store.", figures.stalls)
     yield _counters("ingest_refusals", "Frames that were refused, by category.", "category", figures.refusals)
+    yield _histogram("ingest_accept_seconds", "From a frame's arrival to its answer; a sample.", figures.latency)
     yield _gauge("auth_required", "1 when callers must show a credential.", gate.auth_on)
     yield _counter("auth_successes", "Credentials that were right.", gate.authenticated)
     yield _counter("auth_failures", "Credentials that were missing or wrong.", gate.failures)

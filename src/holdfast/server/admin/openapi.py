@@ -16,6 +16,7 @@ _SOME: Json = {"type": ["integer", "null"]}
 _TEXT: Json = {"type": "string"}
 _TEXT_OR_NONE: Json = {"type": ["string", "null"]}
 _FLAG: Json = {"type": "boolean"}
+_NUMBER: Json = {"type": "number", "minimum": 0}
 
 
 def _object(**properties: Json) -> Json:
@@ -140,6 +141,27 @@ _SCHEMAS: Json = {
         paused=_TEXT,
         slot_id=_TEXT,
         last_error=_TEXT,
+        goodbye=_FLAG,
+    ),
+    "Sender": _object(
+        slot_id=_TEXT,
+        peer=_TEXT,
+        principal=_TEXT,
+        connected=_FLAG,
+        since_ns=_WHOLE,
+        outages=_WHOLE,
+        outage_s=_NUMBER,
+        replayed=_WHOLE,
+    ),
+    "Trouble": _object(
+        id=_WHOLE,
+        at_ns=_WHOLE,
+        category=_TEXT,
+        message=_TEXT,
+        peer=_TEXT,
+        principal=_TEXT,
+        connection=_SOME,
+        channel=_TEXT,
     ),
     "Query": _object(**_QUERY_FACTS, name=_TEXT, principal=_TEXT, at_ns=_WHOLE),
     "Event": {"type": "object", "additionalProperties": True},
@@ -169,6 +191,13 @@ _SCHEMAS: Json = {
         events=_WHOLE,
         left=_WHOLE,
         more=_FLAG,
+    ),
+    "Moves": _object(
+        subscriber=_TEXT,
+        applied=_FLAG,
+        channels=_list(
+            _object(channel=_TEXT, mark_before=_WHOLE, mark=_WHOLE, again=_WHOLE, skipped=_WHOLE, owed=_WHOLE)
+        ),
     ),
 }
 
@@ -269,6 +298,11 @@ _REGISTRATION: Json = {
     "properties": {"channels": _list(_TEXT), "start": _START, "grace": _TEXT},
     "required": ["channels"],
 }
+_RESET: Json = {
+    "type": "object",
+    "properties": {"to": _START, "channel": _TEXT, "plan": _FLAG},
+    "required": ["to"],
+}
 _COMPACT: Json = {"type": "object", "properties": {"target_bytes": _WHOLE, "event_span_ns": _WHOLE}}
 _TOLD: Json = {"type": "object", "properties": _QUERY_FACTS, "required": ["channels"]}
 _DOCUMENT = {"200": {"description": "OpenAPI 3.1.", "content": _content({"type": "object"})}, **_refusals(401)}
@@ -342,6 +376,16 @@ OPENAPI: Json = {
                 "requestBody": {"required": True, "content": _content(_object(acks=_list(_ACK)))},
             }
         },
+        "/api/v1/subscribers/{subscriber}/reset": {
+            "post": {
+                **_operation(
+                    "Put a subscriber at another place; whoever consumes by its name comes back there.",
+                    _answers("What changed, or would.", _ref("Moves"), 400, 403, 404, 408, 413, 415, 421, 503),
+                    [_NAME],
+                ),
+                "requestBody": {"required": True, "content": _content(_RESET)},
+            }
+        },
         "/api/v1/queries": {
             "get": _operation("Spark queries, by name.", _answers("All of them.", _list(_ref("Query"))))
         },
@@ -356,6 +400,8 @@ OPENAPI: Json = {
             }
         },
         "/api/v1/connections": _list_of("Connection", "Who is connected, oldest first.", 403),
+        "/api/v1/senders": _list_of("Sender", "Who sends frames of slots, connected or away, by slot.", 403),
+        "/api/v1/errors": _list_of("Trouble", "The last refusals, newest first.", 403),
         "/api/v1/tier": {
             "get": _operation(
                 "The object store behind the server.",

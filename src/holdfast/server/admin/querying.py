@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from holdfast.errors import BadRequest
 from holdfast.server.access import Principal
+from holdfast.server.admin.bodies import json_body
 from holdfast.server.admin.caller import caller_of, server_of
-from holdfast.server.admin.envelope import Refused, answer
-from holdfast.server.admin.events import JSON, body_of
+from holdfast.server.admin.envelope import answer
 from holdfast.server.admin.views import sees
 from holdfast.server.queries import QueryNews
 
@@ -46,7 +46,7 @@ async def tell_query(request: Request) -> Response:
     state, caller, name = server_of(request), caller_of(request), request.path_params["query"]
     if len(name) > NAME_CHARS_MAX or not name.isprintable():
         raise BadRequest(f"the name of a query has 1 to {NAME_CHARS_MAX} printable characters")
-    told = await _read(request)
+    told = await json_body(request, Told, bytes_max=BODY_BYTES_MAX)
     for channel in told.channels:
         caller.require("consume", channel)
     news = QueryNews(
@@ -90,12 +90,3 @@ def facts_of(news: QueryNews) -> dict[str, object]:
         "error": news.error,
         "at_ns": news.at_ns,
     }
-
-
-async def _read(request: Request) -> Told:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-        raise Refused(415, "unsupported_media_type", f"the Content-Type must be {JSON}")
-    try:
-        return msgspec.json.decode(await body_of(request, BODY_BYTES_MAX), type=Told)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"the body does not fit: {error}") from None

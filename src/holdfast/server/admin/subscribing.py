@@ -1,15 +1,18 @@
-"""A program registers a subscriber and confirms ranges of events, over HTTP.
+"""A program registers a subscriber, confirms ranges of events, or puts the subscriber at another place, over HTTP.
 
-Promise: both calls may be repeated. Registering again answers with the marks of now, so a reader that lost its place
-finds it. What `acks` names is durable when the answer comes. A caller needs `consume` of every channel that is named,
-and of every one that a glob matches now.
+Promise: all calls may be repeated. Registering again answers with the marks of now, so a reader that lost its place
+finds it. What `acks` names, and where `reset` puts it, is durable when the answer comes. A caller needs `consume` of
+every channel that is named, and of every one that a glob matches now. Who consumes by a name that is put elsewhere is
+told, and comes back at the new place; nothing it answered before counts after.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from dataclasses import asdict
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -18,9 +21,10 @@ from starlette.responses import Response
 from holdfast.config.values import DAY, parse_time
 from holdfast.errors import BadRequest
 from holdfast.server.access import Principal
+from holdfast.server.admin.bodies import json_body
 from holdfast.server.admin.caller import caller_of, on_thread, server_of
 from holdfast.server.admin.envelope import Refused, answer
-from holdfast.server.admin.events import JSON, body_of, check_open
+from holdfast.server.admin.events import check_open
 from holdfast.server.admin.views import subscriber_facts
 from holdfast.server.state import ServerState
 from holdfast.store.reading import Position
@@ -31,8 +35,6 @@ BODY_BYTES_MAX = 1 << 18
 """Room for the longest list of patterns or ranges that is allowed."""
 ACKS_MAX = 1000
 GRACE_MAX_NS = 365 * DAY
-
-_T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class Registration(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,17 +60,26 @@ class Acks(msgspec.Struct, forbid_unknown_fields=True):
     acks: list[Ack]
 
 
+class Reset(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /api/v1/subscribers/{subscriber}/reset`."""
+
+    to: int | str
+    channel: str | None = None
+    """None: all it follows."""
+    plan: bool = False
+    """Only say what would change."""
+
+
 async def register(request: Request) -> Response:
     """`POST /api/v1/subscribers/{subscriber}`: made, changed, or as it is."""
     state, caller, name = server_of(request), caller_of(request), request.path_params["subscriber"]
     check_open(state)
-    asked = await _read(request, Registration)
+    asked = await json_body(request, Registration, bytes_max=BODY_BYTES_MAX)
     start = _position(asked.start)
-    for pattern in asked.channels:
-        caller.require("consume", pattern)
-    for channel in state.store.channels():
-        if any(fnmatchcase(channel, pattern) for pattern in asked.channels):
-            caller.require("consume", channel)
+    before = await on_thread(_find, state.store, name)
+    # who changes a subscriber may let go of what it follows; so that, too, must be the caller's to consume
+    patterns = {*asked.channels, *(before.patterns if before is not None else ())}
+    _require_all(state, caller, patterns)
     grace_ns = None if asked.grace is None else _duration(asked.grace)
     await on_thread(_register, state, caller, (name, asked.channels, start, grace_ns))
     return await _shown(state, caller, name)
@@ -78,7 +89,7 @@ async def acknowledge(request: Request) -> Response:
     """`POST /api/v1/subscribers/{subscriber}/acks`: done with these events."""
     state, caller, name = server_of(request), caller_of(request), request.path_params["subscriber"]
     check_open(state)
-    asked = await _read(request, Acks)
+    asked = await json_body(request, Acks, bytes_max=BODY_BYTES_MAX)
     if not 0 < len(asked.acks) <= ACKS_MAX:
         raise BadRequest(f"acks has {len(asked.acks)} ranges; 1 to {ACKS_MAX} are allowed")
     for ack in asked.acks:
@@ -87,14 +98,35 @@ async def acknowledge(request: Request) -> Response:
     return await _shown(state, caller, name)
 
 
-async def _read(request: Request, kind: type[_T]) -> _T:
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != JSON:
-        raise Refused(415, "unsupported_media_type", f"the Content-Type must be {JSON}")
-    try:
-        return msgspec.json.decode(await body_of(request, BODY_BYTES_MAX), type=kind)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"the body does not fit: {error}") from None
+async def reset(request: Request) -> Response:
+    """`POST /api/v1/subscribers/{subscriber}/reset`: at another place, back or on."""
+    state, caller, name = server_of(request), caller_of(request), request.path_params["subscriber"]
+    check_open(state)
+    asked = await json_body(request, Reset, bytes_max=BODY_BYTES_MAX)
+    to, port = _position(asked.to), state.store.handing
+    found = await on_thread(_find, state.store, name)
+    if found is None or subscriber_facts(found, caller) is None:
+        raise Refused(404, "not_found", f"there is no subscriber {name!r}", where={"subscriber": name})
+    _require_all(state, caller, found.patterns if asked.channel is None else (asked.channel,))
+    if asked.plan:
+        moves = await on_thread(port.plan_reset, name, asked.channel, to=to)
+    else:
+        async with AsyncExitStack() as empty:
+            for vacate in state.vacating:
+                await empty.enter_async_context(vacate(name, asked.channel))
+            moves = await on_thread(port.reset, name, asked.channel, to=to)
+        change, channels = f"subscriber reset to {asked.to}", ", ".join(move.channel for move in moves)
+        audit = state.gatekeeper.audit
+        audit.write("admin.changed", principal=caller.name, change=change, subscriber=name, channels=channels)
+    return answer({"subscriber": name, "applied": not asked.plan, "channels": [asdict(move) for move in moves]})
+
+
+def _require_all(state: ServerState, caller: Principal, patterns: Iterable[str]) -> None:
+    for pattern in sorted(patterns):
+        caller.require("consume", pattern)
+    for channel in state.store.channels():
+        if any(fnmatchcase(channel, pattern) for pattern in patterns):
+            caller.require("consume", channel)
 
 
 def _position(start: int | str) -> Position:
@@ -103,7 +135,7 @@ def _position(start: int | str) -> Position:
     try:
         return datetime.fromisoformat(start)
     except ValueError:
-        reason = f"start={start[:80]!r} is no position: first, new, last, a seq, or a time with its zone"
+        reason = f"{start[:80]!r} is no position: first, new, last, a seq, or a time with its zone"
         raise BadRequest(reason) from None
 
 

@@ -205,7 +205,7 @@ def subscriber_facts(item: SubscriberStatistics, caller: Principal) -> dict[str,
         return None
     return {
         "name": item.name,
-        "patterns": item.patterns,
+        "patterns": [pattern for pattern in item.patterns if sees(caller, pattern)],
         "newest_first": item.newest_first,
         "created_at_ns": item.created_at_ns,
         "leases": item.leases,
@@ -227,6 +227,27 @@ async def list_connections(request: Request) -> Response:
     after = _whole(page.after or "0", "after") if page.after else -1
     found = list(islice((item for item in server_of(request).connections if item.id > after), page.limit + 1))
     more = page.next_page(str(found[page.limit - 1].id)) if len(found) > page.limit else None
+    return answer([msgspec.to_builtins(item) for item in found[: page.limit]], next_page=more)
+
+
+async def list_errors(request: Request) -> Response:
+    """`GET /api/v1/errors`: the last refusals, newest first."""
+    caller_of(request).require("admin")
+    page = page_of(request)
+    before = _whole(page.after, "after") if page.after else None
+    newest = (item for item in server_of(request).troubles.current() if before is None or item.id < before)
+    found = list(islice(newest, page.limit + 1))
+    more = page.next_page(str(found[page.limit - 1].id)) if len(found) > page.limit else None
+    return answer([msgspec.to_builtins(item) for item in found[: page.limit]], next_page=more)
+
+
+async def list_senders(request: Request) -> Response:
+    """`GET /api/v1/senders`: who sends frames of slots, connected or away; by slot."""
+    caller_of(request).require("admin")
+    page = page_of(request)
+    by_slot = sorted(server_of(request).senders.current(), key=lambda item: item.slot_id)
+    found = list(islice((item for item in by_slot if item.slot_id > page.after), page.limit + 1))
+    more = page.next_page(found[page.limit - 1].slot_id) if len(found) > page.limit else None
     return answer([msgspec.to_builtins(item) for item in found[: page.limit]], next_page=more)
 
 

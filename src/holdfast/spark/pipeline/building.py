@@ -8,7 +8,7 @@ the step is analysed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -150,7 +150,7 @@ def apply(verb: Verb, frame: DataFrame) -> DataFrame:
             made = frame.withWatermark(column, interval(delay_ns))
         case Deduplicate(names, within):
             drop = frame.dropDuplicatesWithinWatermark if within else frame.dropDuplicates
-            made = drop(list(names))
+            made = drop(_event_key(names, frame.columns))
         case Aggregate():
             made = _aggregated(verb, frame)
         case Decode(kind):
@@ -158,6 +158,15 @@ def apply(verb: Verb, frame: DataFrame) -> DataFrame:
         case _:
             raise AssertionError(f"{verb} needs more than its input")
     return made
+
+
+def _event_key(names: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """The columns to compare. Slot and number name a frame; with channel and place in it they name an event."""
+    if not {"_slot_id", "_fsn"} <= set(names):
+        return list(names)
+    if "_frame_index" not in columns:
+        raise BadRequest("_slot_id and _fsn name a frame, not an event: keep _frame_index up to here, too")
+    return list(dict.fromkeys([*names, "_frame_index", *({"_channel"} & set(columns))]))
 
 
 def _aggregated(verb: Aggregate, frame: DataFrame) -> DataFrame:

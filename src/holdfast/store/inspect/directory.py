@@ -23,6 +23,7 @@ from holdfast.store.ground import ACK_DIR, CACHE_DIR, CHANNELS_DIR, LOCK_NAME, Q
 from holdfast.store.inspect.catalogs import CatalogContents, load_catalog
 from holdfast.store.inspect.copies import Damage, read_whole
 from holdfast.store.inspect.logs import FrameContent, LogView, inspect_log
+from holdfast.store.segments.growing import GROWING_SUFFIX
 
 LOG_FILE_NAME = re.compile(r"[a-z]+-\d{10}\.log")
 
@@ -43,6 +44,8 @@ class StoreFiles:
     segments: tuple[Path, ...]
     unfinished: tuple[Path, ...]
     """`.tmp`: being written, or left by a crash; the next start removes them."""
+    growing: tuple[Path, ...]
+    """Segments that are being filled; the log refers to them."""
     set_aside: tuple[Path, ...]
     """Damaged files that a start moved away."""
     archived: tuple[Path, ...]
@@ -112,7 +115,7 @@ def inspect_store(filesystem: Filesystem, directory: Path) -> StoreView:
         channels=tuple(tally.channels()),
         logs=tuple(logs),
         catalog_rows=contents.rows,
-        unfinished=tuple(map(str, files.unfinished)),
+        unfinished=tuple(map(str, (*files.unfinished, *files.growing))),
         set_aside=tuple(map(str, files.set_aside)),
         archived=tuple(map(str, files.archived)),
         unknown=tuple(map(str, files.unknown)),
@@ -207,6 +210,7 @@ def _kind(place: Path, entry: DirEntry) -> str:
         ("unknown", entry.is_dir),
         ("set_aside", folder == QUARANTINE_DIR),
         ("unfinished", entry.name.endswith(".tmp")),
+        ("growing", folder == CHANNELS_DIR and depth == 3 and entry.name.endswith(GROWING_SUFFIX)),
         ("archived", folder == CHANNELS_DIR and depth == 3 and entry.name.endswith(".bak")),
         ("segments", folder == CHANNELS_DIR and depth == 3 and _SEGMENT_FILE_NAME.fullmatch(entry.name)),
         ("logs", folder == WAL_DIR and LOG_FILE_NAME.fullmatch(entry.name)),

@@ -79,6 +79,8 @@ class EntryContent:
     arrow_bytes: int
     partitions: tuple[str, ...]
     id_column: str
+    in_segment: int | None = None
+    """The segment whose file holds the Arrow bytes, if the log only refers to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +204,10 @@ def _frame(frame: FrameRecord, names: dict[int, str]) -> FrameContent:
             first_seq=entry.first_seq,
             last_seq=entry.first_seq + entry.payload.rows - 1,
             rows=entry.payload.rows,
-            arrow_bytes=entry.payload.buffer.size,
+            arrow_bytes=entry.payload.arrow_bytes,
             partitions=entry.options.partitions,
             id_column=entry.options.id_column,
+            in_segment=entry.payload.reference.segment_seq if entry.payload.reference else None,
         )
         for entry in frame.entries
     )

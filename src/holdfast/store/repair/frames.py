@@ -24,7 +24,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from holdfast.disk.records import Record
-from holdfast.errors import InvalidName, SchemaMismatch
+from holdfast.errors import CorruptData, InvalidName, SchemaMismatch
 from holdfast.model.evolution import merge_schemas
 from holdfast.model.intervals import IntervalSet
 from holdfast.model.names import check_channel_name
@@ -32,7 +32,7 @@ from holdfast.store.committer import UNSYNCED_EVENTS_MAX
 from holdfast.store.inspect.logs import MAKES_NO_SENSE
 from holdfast.store.repair.salvage import FoundLog, Hole
 from holdfast.store.segments.runs import Run
-from holdfast.store.tail import make_run
+from holdfast.store.units import make_run, rows_of_channel
 from holdfast.store.wal.codec import (
     FORM_STREAM,
     KIND_FLOORS,
@@ -45,6 +45,7 @@ from holdfast.store.wal.codec import (
     decode_frame,
     decode_schema_note,
 )
+from holdfast.store.wal.references import ReferredBytes
 
 EVENTS_PER_BYTE = 8
 """An event takes a bit at least, unless all its columns are null."""
@@ -155,11 +156,21 @@ class Lexicon:
 class LogWalk:
     """Follows the numbers of all channels through the files of a log, oldest first."""
 
-    def __init__(self, lexicon: Lexicon, *, published: dict[int, int], complete: bool, birth_seq: int = 1) -> None:
+    def __init__(
+        self,
+        lexicon: Lexicon,
+        referred: ReferredBytes,
+        *,
+        published: dict[int, int],
+        complete: bool,
+        birth_seq: int = 1,
+    ) -> None:
         """`published`: channel id to next seq, as the catalog says. `complete`: it knows every channel that has one.
 
-        `birth_seq` is where the others begin.
+        `birth_seq` is where the others begin; `referred` finds what is not in the log itself.
         """
+        self._referred = referred
+        self._published = dict(published)
         self._birth_seq = birth_seq
         self._lexicon = lexicon
         self._expected = dict(published)
@@ -255,13 +266,15 @@ class LogWalk:
     def _frame(self, found: FoundLog, frame: FrameRecord) -> Iterator[Piece]:
         committed_id = frame.first_committed_id
         self._count(committed_id)
-        for entry in frame.entries:
+        for number, entry in enumerate(frame.entries):
             end_seq = entry.first_seq + entry.payload.rows
             expected = self._expected.get(entry.channel_id, self._birth_seq if self._complete else entry.first_seq)
             _add(self.suspects, entry.channel_id, expected, entry.first_seq - 1)
             self._hear(entry.channel_id, entry.first_seq, end_seq)
-            piece = self._piece(found, frame, entry, committed_id)
-            if piece is None:
+            piece = self._piece(found, frame, number, committed_id)
+            if piece is None and entry.payload.reference and end_seq <= self._published.get(entry.channel_id, 1):
+                pass  # its file has become a segment, or has gone
+            elif piece is None:
                 _add(self.suspects, entry.channel_id, entry.first_seq, end_seq - 1)
             else:
                 yield piece
@@ -269,7 +282,8 @@ class LogWalk:
         self._next_committed_id = committed_id
         self.numbers.committed_id = max(self.numbers.committed_id, committed_id)
 
-    def _piece(self, found: FoundLog, frame: FrameRecord, entry: EntryPlace, committed_id: int) -> Piece | None:
+    def _piece(self, found: FoundLog, frame: FrameRecord, number: int, committed_id: int) -> Piece | None:
+        entry = frame.entries[number]
         channel = self._lexicon.names.get(entry.channel_id)
         batch = self._batch(found, entry)
         if channel is None or batch is None or batch.num_rows != entry.payload.rows:
@@ -281,6 +295,7 @@ class LogWalk:
             ingested_at_ns=frame.ingested_at_ns,
             identity=frame.identity,
             partitions=entry.options.partitions,
+            frame_offset=rows_of_channel(frame.entries[:number], entry.channel_id),
         )
         return Piece(channel, batch, (run,), entry.options.id_column)
 
@@ -291,9 +306,9 @@ class LogWalk:
             if schema is None:
                 return None
         try:
-            batch = entry.payload.decode(schema)
+            batch = self._referred.payload(self._lexicon.names[entry.channel_id], entry.payload).decode(schema)
             batch.validate(full=True)
-        except (*MAKES_NO_SENSE, StopIteration):
+        except (*MAKES_NO_SENSE, StopIteration, CorruptData):
             return None
         return batch
 

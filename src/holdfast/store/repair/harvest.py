@@ -27,6 +27,7 @@ from holdfast.store.segments.metadata import SegmentMeta
 from holdfast.store.segments.runs import RunTable
 from holdfast.store.segments.writer import write_segment
 from holdfast.store.wal.log import WAL_NAME
+from holdfast.store.wal.references import ReferredBytes
 
 SEGMENT_BYTES_MAX = 32 << 20
 
@@ -40,7 +41,8 @@ def write_harvest(
         pieces = segment_pieces(filesystem, found)
         parts = [piece.part(*span) for piece in pieces for span in harvester.from_segment(*_span(piece))]
         yield from _write_all(filesystem, survey, stock, parts, next_segment_seq=next_segment_seq)
-    walk = LogWalk(survey.lexicon, published={}, complete=False)
+    referred = ReferredBytes(filesystem, survey.directory / CHANNELS_DIR)
+    walk = LogWalk(survey.lexicon, referred, published={}, complete=False)
     for log in found_logs(filesystem, survey.files.logs, name=WAL_NAME, store_id=survey.store_id):
         parts = [piece.part(*span) for piece in walk.file(log) for span in harvester.from_log(*_span(piece))]
         yield from _write_all(filesystem, survey, stock, parts, next_segment_seq=next_segment_seq)

@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from holdfast.disk.appendlog import log_path
 from holdfast.disk.filesystem import Filesystem
-from holdfast.errors import UnsupportedFormat
+from holdfast.errors import CorruptData, UnsupportedFormat
 from holdfast.model.names import DEAD_SUFFIX
 from holdfast.store.catalog import CATALOG_NAME, VERSION, Loss
-from holdfast.store.ground import ACK_DIR, WAL_DIR
+from holdfast.store.ground import ACK_DIR, CHANNELS_DIR, WAL_DIR
 from holdfast.store.inspect.catalogs import CatalogContents, load_catalog
+from holdfast.store.inspect.copies import read_log_copy
 from holdfast.store.inspect.directory import StoreFiles, catalog_of, list_store, segment_path
 from holdfast.store.repair.chain import Problem, log_problems
 from holdfast.store.repair.frames import Lexicon, LogWalk
@@ -30,6 +31,7 @@ from holdfast.store.repair.segments import FoundSegment, find_segment, remote_se
 from holdfast.store.subscribers.acklog import ACK_NAME
 from holdfast.store.subscribers.notes import Snapshot
 from holdfast.store.wal.log import WAL_NAME
+from holdfast.store.wal.references import ReferredBytes, Settlement
 
 NEW_CATALOG_NAME = CATALOG_NAME + ".new"
 """A rebuilt catalog until it takes its place. If there is no other, a repair was interrupted just then."""
@@ -242,7 +244,8 @@ class _Logs:
         self._files = files
         self._store_id = store_id
         self.lexicon = Lexicon()
-        self.walk = LogWalk(self.lexicon, published={}, complete=False)
+        self._referred = ReferredBytes(filesystem, files.directory / CHANNELS_DIR)
+        self.walk = LogWalk(self.lexicon, self._referred, published={}, complete=False)
         self.wal: tuple[FoundLog, ...] = ()
         self.ack: tuple[FoundLog, ...] = ()
         self.readers = Snapshot(1, (), ())
@@ -269,7 +272,9 @@ class _Logs:
             self.lexicon.learn(found)
         self.published = _published_seqs(contents, segments, self.lexicon, complete=complete)
         birth_seq = contents.number("birth_seq") or 1
-        self.walk = LogWalk(self.lexicon, published=self.published, complete=complete, birth_seq=birth_seq)
+        self.walk = LogWalk(
+            self.lexicon, self._referred, published=self.published, complete=complete, birth_seq=birth_seq
+        )
         light = []
         for found in self._wal_files():
             self.spans += [(piece.channel, piece.first_seq, piece.last_seq) for piece in self.walk.file(found)]
@@ -285,7 +290,23 @@ class _Logs:
         problems = log_problems(files, self._files.directory / folder, name=name, cursor=cursor)
         if name == WAL_NAME:
             problems += self._behind()
+            problems += self._references()
         return tuple(problems)
+
+    def _references(self) -> Iterator[Problem]:
+        """Bytes that the log refers to and that are not there, or changed."""
+        published = self.published
+        settlement = Settlement(
+            self._referred,
+            is_needed=lambda channel_id, last_seq: last_seq >= published.get(channel_id, 1),
+            newest=max([found.number for found in self.wal], default=0),
+        )
+        for path in self._files.logs:
+            try:
+                settlement.settle(read_log_copy(self._filesystem, path, last=path == self._files.logs[-1]))
+            except (CorruptData, UnsupportedFormat) as error:
+                if isinstance(error, CorruptData) and error.file != path:
+                    yield Problem(error.file, error.offset_bytes, error.reason, dump=error.dump)
 
     def _behind(self) -> Iterator[Problem]:
         """The log ends before the segments do: its newest file is gone. A weak log may lose its end."""

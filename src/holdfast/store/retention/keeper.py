@@ -15,7 +15,8 @@ Promises:
 - With a tier: local copies beyond `retention.local`, and segments that are too old or too much for the tier, as
   `tiered.py` says.
 - Over the size cap: confirmed segments first, headroom or not; then, under `drop_oldest`, the oldest of all, told and
-  counted; under `backpressure` nothing, and callers wait until subscribers catch up.
+  counted; under `backpressure` nothing, and callers wait until subscribers catch up. Where several stores share the cap
+  (`sharedroom.py`), what goes first is the oldest of all of them.
 - A channel that nobody writes to for `max_inactivity`, and to whose subscribers nothing is owed, is retired: its
   segments go, and it is not shown or counted any more, also after a restart. Its numbers stay, so that it goes on where
   it was when somebody writes to it again. The same becomes of a channel that an operator removes.
@@ -37,6 +38,7 @@ from holdfast.store.channels import Channel
 from holdfast.store.ground import Ground
 from holdfast.store.retention.evict import ACKED, INACTIVE, PASSED, Evictor
 from holdfast.store.retention.partitions import PartitionFloors
+from holdfast.store.retention.sharedroom import LOOK_S, Candidate, SharedRoom
 from holdfast.store.retention.tiered import TieredRetention
 from holdfast.store.subscribers.desk import Going, SubscriberDesk
 from holdfast.telemetry import event
@@ -45,6 +47,8 @@ BATCH = 256
 """Segments evicted in one transaction."""
 TIME_NOTE_NS = 60 * NS_PER_S
 """How often the trusted time is written down."""
+ROOM_PARTS = 8
+"""Of a shared size cap, the part that each store may keep free for what comes next."""
 
 
 class Touched:
@@ -97,12 +101,20 @@ class Keeper:
         self._age_due_ns: dict[int, int] = {}  # channel -> not before then is any of its segments too old
         self._next_seqs_at_start = {channel.id: channel.next_seq for channel in ground.channels}  # some were skipped
         self.size_emergencies = 0
+        self._room: SharedRoom | None = None
         evictor.finish_doomed()
         for channel in ground.channels:
             channel.active_at_ns = channel.active_at_ns or self.time.now_ns()  # unknown counts as just now
             self._count_hidden(channel)
             if channel.is_closed_off:
                 ground.channels.retire(channel, next_seq=channel.next_seq)
+
+    def share(self, room: SharedRoom) -> None:
+        """From now on the size cap is that of several stores, which share it."""
+        self._room = room
+        with self.turn:
+            self._enforce_cap(self.time.now_ns())
+        self.wake()
 
     # -- when -------------------------------------------------------------------------------------------------------
 
@@ -113,7 +125,8 @@ class Keeper:
     def run(self) -> None:
         """Tick until stopped."""
         while not self._stop and self._ground.tail.failure is None:
-            self._wake.wait(self._config.retention_tick_ns / NS_PER_S)
+            tick_s = self._config.retention_tick_ns / NS_PER_S
+            self._wake.wait(tick_s if self._room is None else min(tick_s, LOOK_S))
             self._wake.clear()
             if not self._stop:
                 self.tick_safely()
@@ -393,6 +406,9 @@ class Keeper:
         cap, tail = self._config.retention_size_cap_bytes, self._ground.tail
         if not cap:
             return
+        if self._room is not None:
+            self._room.balance(_Tenant(self, now_ns))
+            return
         # Below the soft mark there is room for the next segment, or for a frame that waits, in log and segment.
         soft = cap - max(self._config.segment_target_bytes, 2 * self._config.frame_bytes_max)
         if tail.charged_bytes() > soft:
@@ -460,6 +476,53 @@ class Keeper:
             if now_ns - state.last_seen_ns > expiry_ns:
                 owed = self._desk.deregister(state.note.name)
                 event("store.subscriber.expire", subscriber=state.note.name, owed=owed)
+
+
+class _Tenant:
+    """The store of a keeper, as the room that it shares sees it, for one look."""
+
+    def __init__(self, keeper: Keeper, now_ns: int) -> None:
+        self._keeper = keeper
+        self._config = keeper._config
+        self._tail = keeper._ground.tail
+        self._now_ns = now_ns
+        self.cap_bytes = self._config.retention_size_cap_bytes
+        self.may_drop = self._config.retention_size_cap_policy == "drop_oldest"
+
+    def needed_bytes(self) -> int:
+        """As for one store: room for the next segment or frame; a small cap cannot promise that to everyone."""
+        next_bytes = max(self._config.segment_target_bytes, 2 * self._config.frame_bytes_max)
+        room_bytes = max(min(next_bytes, self.cap_bytes // ROOM_PARTS), self._tail.take_pressed_bytes())
+        return self._tail.charged_bytes() + room_bytes
+
+    def allow(self, bytes_max: int, *, if_fits: bool) -> bool:
+        """See `Tail.allow`."""
+        return self._tail.allow(bytes_max, if_fits=if_fits)
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Confirmed segments, oldest first; then, where they may be dropped, the others."""
+        keeper = self._keeper
+        freeable = keeper._all_freeable(self._now_ns, modes=("acked", "limits"), pressed=True)
+        confirmed = {_number(segment) for segment in freeable if not segment.remote}
+        yield from (_candidate(segment, True) for segment in sorted(freeable, key=_number) if not segment.remote)
+        if self.may_drop:
+            local = (segment for segment in keeper._catalog.local_segments() if not segment.remote)
+            yield from (_candidate(segment, False) for segment in local if _number(segment) not in confirmed)
+
+    def let_go(self, number: int, *, drop: bool) -> None:
+        """Evict one segment."""
+        keeper = self._keeper
+        segment = keeper._catalog.segment(number)
+        if segment is None or segment.remote:
+            return
+        channel = keeper._ground.channels.by_id(segment.channel_id)
+        if not keeper._evict(channel, [segment], reason=ACKED) and drop:
+            keeper.size_emergencies += 1
+            keeper._evict(channel, [segment], reason="size")
+
+
+def _candidate(segment: PublishedSegment, confirmed: bool) -> Candidate:
+    return Candidate(segment.meta.last_ingested_at_ns, _number(segment), segment.size_bytes, confirmed)
 
 
 def _number(segment: PublishedSegment) -> int:

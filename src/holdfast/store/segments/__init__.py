@@ -7,6 +7,7 @@
 | combine.py | many small batches into few, all dictionaries of a column into one |
 | footer.py | finding our entries in an Arrow footer without trusting its bytes |
 | writer.py | batches to a published file |
+| growing.py | a file that is filled while its events are committed |
 | reader.py | a file back to batches, and the proof that it is undamaged |
 | partial.py | the same of a part of a file that lies elsewhere |
 
@@ -25,10 +26,11 @@ A segment is a plain Arrow IPC file of format 1. Everything of ours is in the cu
         holdfast.runs            run table (runs.py)
         holdfast.blocks          per batch 16 hex digits end offset + 8 hex digits CRC32C of the file up to there;
                                  then 8 hex digits CRC32C of the digits before: tells where damage is
+        holdfast.filled_as       the number by which the log refers to it, if commits wrote into the file
         holdfast.crc32c          8 hex digits, CRC32C of the whole file with these 8 digits as "00000000"
     footer length, int32         little-endian
     "ARROW1"
 
 So a file proves itself without the catalog, and the catalog proves that it is *this* file (CRC32C of all its bytes).
-Publishing: `<name>.tmp` -> write -> sync -> rename -> sync the directory; a name without `.tmp` is complete.
+Publishing: `<name>.tmp` -> write -> sync -> rename -> sync the directory; a name ending in `.arrow` is complete.
 """

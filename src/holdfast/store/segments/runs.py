@@ -15,6 +15,10 @@ takes tens of milliseconds, looking one up microseconds. Text form, version 1:
         fsn_step         int64   fsn minus that of the run before (the first: itself); -1 stands for none
         guid             fixed_size_binary(16), null without GUID
         partitions       dictionary of string: a JSON list
+
+Version 2, "2:", is the same with one column more; it is written where a frame has several runs:
+
+        frame_offset     int64   rows that the frame brought to the channel before this run
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from holdfast.model.schema import SYSTEM_COLUMNS
 __all__ = ["SYSTEM_COLUMNS", "SYSTEM_TYPES", "Run", "RunTable"]
 
 VERSION_PREFIX = "1:"
+OFFSETS_PREFIX = "2:"
 NO_FSN = -1
 NO_CODE = -1
 ID_TYPE = pa.binary(16)
@@ -46,6 +51,7 @@ SYSTEM_TYPES = {
     "_channel": pa.dictionary(pa.int32(), pa.string()),
     "_slot_id": ID_TYPE,
     "_fsn": pa.int64(),
+    "_frame_index": pa.int64(),
 }
 
 _SCHEMA = pa.schema(
@@ -59,6 +65,8 @@ _SCHEMA = pa.schema(
         ("partitions", pa.dictionary(pa.int32(), pa.string())),
     ]
 )
+
+_OFFSETS_SCHEMA = _SCHEMA.append(pa.field("frame_offset", pa.int64()))
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
 _Codes: TypeAlias = npt.NDArray[np.int32]
@@ -75,6 +83,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     fsn: int | None = None
     guid: bytes | None = None
     partitions: tuple[str, ...] = ()
+    frame_offset: int = 0
+    """Rows that the frame brought to the channel before these."""
 
 
 class RunTable:
@@ -88,16 +98,17 @@ class RunTable:
         ingested_at_ns: _Ints,
         *,
         slots: tuple[_Codes, list[bytes]],
-        fsn: _Ints,
+        frames: tuple[_Ints, _Ints],
         guids: list[bytes | None] | None,
         partitions: tuple[_Codes, list[tuple[str, ...]]],
     ) -> None:
+        """`frames`: the number of each run's frame, and the rows of the frame before the run."""
         self._first_seq = first_seq
         self._rows = rows
         self._committed_id = committed_id
         self._ingested_at_ns = ingested_at_ns
         self._slot_code, self._slot_ids = slots
-        self._fsn = fsn
+        self._fsn, self._frame_offset = frames
         self._guids = guids
         self._partition_code, self._partitions = partitions
 
@@ -115,7 +126,10 @@ class RunTable:
             np.array([run.first_committed_id for run in runs], np.int64),
             np.array([run.ingested_at_ns for run in runs], np.int64),
             slots=_codes([run.slot_id for run in runs], none=None),
-            fsn=np.array([NO_FSN if run.fsn is None else run.fsn for run in runs], np.int64),
+            frames=(
+                np.array([NO_FSN if run.fsn is None else run.fsn for run in runs], np.int64),
+                np.array([run.frame_offset for run in runs], np.int64),
+            ),
             guids=guids if any(guid is not None for guid in guids) else None,
             partitions=_codes([run.partitions for run in runs], none=()),
         )
@@ -137,17 +151,23 @@ class RunTable:
             pa.nulls(len(self), ID_TYPE) if self._guids is None else pa.array(self._guids, ID_TYPE),
             _dictionary(self._partition_code, pa.array([json.dumps(p) for p in self._partitions], pa.string())),
         ]
-        schema = _SCHEMA.with_metadata({"first_seq": str(self.first_seq)})
+        prefix, schema = VERSION_PREFIX, _SCHEMA
+        if self._frame_offset.any():
+            prefix, schema = OFFSETS_PREFIX, _OFFSETS_SCHEMA
+            columns.append(pa.array(self._frame_offset))
+        schema = schema.with_metadata({"first_seq": str(self.first_seq)})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-        return VERSION_PREFIX + base64.b64encode(sink.getvalue()).decode("ascii")
+        return prefix + base64.b64encode(sink.getvalue()).decode("ascii")
 
     @classmethod
     def decode(cls, text: str) -> RunTable:
         """The table back. Only for text whose checksum was verified."""
-        if not text.startswith(VERSION_PREFIX):
-            raise ValueError(f"a run table begins with {VERSION_PREFIX!r}, found {text[:8]!r}")
+        schemas = {VERSION_PREFIX: _SCHEMA, OFFSETS_PREFIX: _OFFSETS_SCHEMA}
+        schema = schemas.get(text[: len(VERSION_PREFIX)])
+        if schema is None:
+            raise ValueError(f"a run table begins with {' or '.join(schemas)}, found {text[:8]!r}")
         try:
             data = base64.b64decode(text[len(VERSION_PREFIX) :], validate=True)
             with pa.ipc.open_stream(data) as reader:
@@ -155,7 +175,7 @@ class RunTable:
                 batch.validate(full=True)
         except (binascii.Error, pa.ArrowException, OSError, StopIteration) as error:
             raise ValueError(f"the run table cannot be read: {error}") from None
-        if not batch.schema.equals(_SCHEMA) or not batch.num_rows or b"first_seq" not in (batch.schema.metadata or {}):
+        if not batch.schema.equals(schema) or not batch.num_rows or b"first_seq" not in (batch.schema.metadata or {}):
             raise ValueError("the run table has other columns")
         return cls._from_batch(batch, int(batch.schema.metadata[b"first_seq"]))
 
@@ -169,13 +189,15 @@ class RunTable:
         rows_before = np.cumsum(rows) - rows
         partitions = batch.column("partitions")
         guids = batch.column("guid")
+        slots, fsn = _codes_of(batch.column("slot")), np.cumsum(ints("fsn_step"))
+        has_offsets = "frame_offset" in batch.schema.names
         return cls(
             first_seq + rows_before,
             rows,
             np.cumsum(ints("committed_step")) + rows_before,
             np.cumsum(ints("ingested_step")),
-            slots=(_codes_of(batch.column("slot")), batch.column("slot").dictionary.to_pylist()),
-            fsn=np.cumsum(ints("fsn_step")),
+            slots=(slots, batch.column("slot").dictionary.to_pylist()),
+            frames=(fsn, ints("frame_offset") if has_offsets else _offsets(slots, fsn, rows_before)),
             guids=guids.to_pylist() if guids.null_count < len(guids) else None,
             partitions=(_codes_of(partitions), [tuple(json.loads(p)) for p in partitions.dictionary.to_pylist()]),
         )
@@ -220,6 +242,7 @@ class RunTable:
             None if fsn == NO_FSN else fsn,
             None if self._guids is None else self._guids[index],
             () if partition == NO_CODE else self._partitions[partition],
+            int(self._frame_offset[index]),
         )
 
     def run_at(self, seq: int) -> Run:
@@ -296,8 +319,9 @@ class RunTable:
     def _system_column(self, name: str, channel: str, seqs: _Ints, run_of_row: npt.NDArray[np.intp]) -> pa.Array:
         if name == "_seq":
             return pa.array(seqs)
-        if name == "_committed_id":
-            return pa.array((self._committed_id - self._first_seq)[run_of_row] + seqs)
+        if name in ("_committed_id", "_frame_index"):  # they count up inside a run
+            first = self._committed_id if name == "_committed_id" else self._frame_offset
+            return pa.array((first - self._first_seq)[run_of_row] + seqs)
         if name == "_ingested_at":
             return pa.array(self._ingested_at_ns[run_of_row] // 1000).cast(SYSTEM_TYPES[name])
         if name == "_channel":
@@ -324,6 +348,15 @@ def _dictionary(codes: _Codes, values: pa.Array) -> pa.DictionaryArray:
 def _codes_of(array: pa.DictionaryArray) -> _Codes:
     codes: _Codes = array.indices.fill_null(NO_CODE).to_numpy()
     return codes
+
+
+def _offsets(slots: _Codes, fsn: _Ints, rows_before: _Ints) -> _Ints:
+    """For tables that do not keep it: rows of a frame before each of its runs, as far as they are in the table."""
+    goes_on = (slots[1:] == slots[:-1]) & (fsn[1:] == fsn[:-1]) & (slots[1:] != NO_CODE) & (fsn[1:] != NO_FSN)
+    begins = np.concatenate([[True], ~goes_on])
+    frame_of_run = np.cumsum(begins) - 1
+    offsets: _Ints = rows_before - rows_before[begins][frame_of_run]
+    return offsets
 
 
 def _ranges(numbers: _Ints) -> list[tuple[int, int]]:

@@ -43,8 +43,11 @@ BATCH_ROWS_KEY = KEY_PREFIX + "batch_rows"
 RUNS_KEY = KEY_PREFIX + "runs"
 BLOCKS_KEY = KEY_PREFIX + "blocks"
 CRC32C_KEY = KEY_PREFIX + "crc32c"
+FILLED_KEY = KEY_PREFIX + "filled_as"
 CRC32C_ZERO = b"00000000"
 BLOCK_DIGITS = 24  # 16 for the offset, 8 for the checksum
+
+ARROW_START = b"ARROW1\0\0"
 
 WRITE_BYTES = 1 << 20  # larger writes are not faster
 COPY_BYTES_MAX = 1 << 16  # above this a buffer is passed on as it is
@@ -107,6 +110,34 @@ def write_segment(
     return SegmentFile(sink.size_bytes, sink.crc32c, meta, schema)
 
 
+class PrefixDiffers(Exception):
+    """Arrow would write other bytes than those that are in the file."""
+
+
+def finish_segment(
+    file: File,
+    *,
+    meta: SegmentMeta,
+    schema: pa.Schema,
+    batches: LazyBatches,
+    runs: RunTable,
+    there: tuple[int, int],
+    filled_as: int,
+) -> SegmentFile:
+    """Complete a file that holds the beginning of the segment, and sync it; the caller names it.
+
+    `there` is how many bytes, and their checksum. They are compared with what Arrow writes for `batches`, and not
+    written again; `PrefixDiffers` if they are not the same. `filled_as` is the number by which the log calls the file.
+    """
+    _check_agreement(meta, runs, sum(batches.rows))
+    sink = SegmentSink(file, there=there)
+    entries = _entries(meta, runs, batches.rows, None) | {FILLED_KEY: str(filled_as)}
+    _write(sink, schema, batches, entries=entries, compression=None)
+    file.truncate(sink.size_bytes)
+    file.sync()
+    return SegmentFile(sink.size_bytes, sink.crc32c, meta, schema)
+
+
 def _check_agreement(meta: SegmentMeta, runs: RunTable, rows: int) -> None:
     """A segment that contradicts itself is a bug of the caller; it must not reach the disk."""
     seqs = (meta.first_seq, meta.last_seq)
@@ -159,7 +190,7 @@ class SegmentSink:
 
     closed = False
 
-    def __init__(self, file: File, *, sync_every_bytes: int = 0) -> None:
+    def __init__(self, file: File, *, sync_every_bytes: int = 0, there: tuple[int, int] = (0, 0)) -> None:
         self.size_bytes = 0
         """Bytes taken so far, written or not."""
         self.crc32c = 0
@@ -170,6 +201,7 @@ class SegmentSink:
         self._waiting_bytes = 0
         self._synced_bytes = 0
         self._tail: bytearray | None = None
+        self._there_bytes, self._there_crc32c = there
 
     def write(self, data: Bytes) -> int:
         """Take the next bytes."""
@@ -179,6 +211,9 @@ class SegmentSink:
             return view.nbytes
         self.size_bytes += view.nbytes
         self.crc32c = crc32c(view, self.crc32c)
+        if self.size_bytes - view.nbytes < self._there_bytes:
+            self._compare()
+            return view.nbytes
         if view.nbytes > COPY_BYTES_MAX:
             self._pieces.append(data)
         elif self._pieces and isinstance(self._pieces[-1], bytearray):
@@ -189,6 +224,12 @@ class SegmentSink:
         if self._waiting_bytes >= WRITE_BYTES:
             self._write_out()
         return view.nbytes
+
+    def _compare(self) -> None:
+        """What was just taken begins where the file has bytes already."""
+        ends = self.size_bytes >= self._there_bytes
+        if ends and (self.size_bytes, self.crc32c) != (self._there_bytes, self._there_crc32c):
+            raise PrefixDiffers(f"at byte {self._there_bytes} of {self._file.path}")
 
     def tell(self) -> int:
         """Where the next byte goes."""
@@ -202,6 +243,8 @@ class SegmentSink:
 
     def hold_back(self) -> None:
         """Keep what comes from now on in memory: the footer, which is still to be completed."""
+        if self.size_bytes < self._there_bytes:
+            raise PrefixDiffers(f"{self._file.path} is longer than its batches")
         self._tail = bytearray()
 
     def release(self, blocks: bytes) -> None:

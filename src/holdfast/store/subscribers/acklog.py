@@ -40,6 +40,8 @@ KIND_OUTCOMES = 3
 REASON_CHARS_MAX = 1000
 NOBODY_ID = 0
 """No subscriber has this number."""
+SPANS_MAX = 10_000
+"""Ranges in one record: bounds it to a few hundred KiB."""
 
 
 class OutcomeRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -63,6 +65,12 @@ class OutcomeRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 Decision = list[list[OutcomeRecord]]
 """Records to write; each inner list counts as a whole or not at all."""
+
+
+def bounded(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Ranges in parts that one record may have."""
+    for at in range(0, len(spans), SPANS_MAX):
+        yield tuple(spans[at : at + SPANS_MAX])
 
 
 def encode_snapshot(snapshot: Snapshot) -> NewRecord:

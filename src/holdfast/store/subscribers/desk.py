@@ -61,6 +61,7 @@ from holdfast.store.subscribers.acklog import (
     Decision,
     OutcomeRecord,
     PendingOutcomes,
+    bounded,
     decode_outcomes,
     encode_snapshot,
 )
@@ -79,8 +80,6 @@ from holdfast.store.subscribers.subscriber import ChannelLag, Spans, SubscriberS
 from holdfast.telemetry import event
 
 ALLOCATION_BYTES = 1 << 20
-SPANS_MAX = 10_000
-"""Ranges in one answer: bounds a record of the log to a few hundred KiB."""
 GAPS_MAX = 100_000
 """Ranges one subscriber may have confirmed in one channel: bounds its gap set to some MiB of memory and of snapshot."""
 CHECKPOINT_RETRY_NS = NS_PER_S
@@ -174,6 +173,7 @@ class SubscriberDesk:
             records += self._replay_intact(folder, without=set(old), cursor=cursor or 0)
             number, position = self._set_aside(folder, spec, damage)
             old = {}
+        self.registry.crashed()
         log = AppendLog(
             filesystem,
             folder,
@@ -246,7 +246,7 @@ class SubscriberDesk:
         parts[GONE] = list(owed)
         at_ns, number = self._clock.wall_ns(), state.note.subscriber_id
         for reason, spans in parts.items():
-            for ranges in _bounded(spans):
+            for ranges in bounded(spans):
                 self._record([[OutcomeRecord(at_ns, number, channel.id, Outcome.DROPPED, 0, ranges, reason)]])
 
     def _gone(self, channel: Channel) -> list[Span]:
@@ -413,7 +413,7 @@ class SubscriberDesk:
         together = [
             OutcomeRecord(at_ns, number, found.id, outcome, segment_seq, ranges, reason)
             for found, parts in owed.items()
-            for ranges in _bounded(parts)
+            for ranges in bounded(parts)
         ]
         return self._submit([together] if together else [])
 
@@ -463,7 +463,7 @@ class SubscriberDesk:
         for number, spans in parts.items():
             share = going.size_bytes * sum(last - first + 1 for first, last in spans) // rows
             segment_seq = going.segment_seq
-            for ranges in _bounded(spans):
+            for ranges in bounded(spans):
                 lines.append(
                     OutcomeRecord(at_ns, number, channel.id, Outcome.DROPPED, segment_seq, ranges, reason, bytes=share)
                 )
@@ -487,7 +487,7 @@ class SubscriberDesk:
 
     def _apply(self, outcomes: list[OutcomeRecord]) -> None:
         self.registry.apply(outcomes)
-        for channel_id in {record.channel_id for record in outcomes}:
+        for channel_id in {record.channel_id for record in outcomes if Outcome(record.outcome).settles}:
             self._settled(channel_id)
 
     def bury(self, channel: str, spans: Sequence[Span], *, subscriber: str, reason: str) -> None:
@@ -573,7 +573,7 @@ class SubscriberDesk:
                 created_at_ns=state.note.created_at_ns,
                 leases=len(state.claims),
                 waiting=len(state.waiting),
-                outcomes={outcome.name.lower(): state.outcomes[outcome] for outcome in Outcome},
+                outcomes={outcome.name.lower(): state.outcomes[outcome] for outcome in Outcome if outcome.is_answer},
                 channels=tuple(lags),
             )
 
@@ -593,8 +593,3 @@ def _check_gaps(state: SubscriberState, channel: Channel, progress: Progress, pa
 
 def _still_owed(progress: Progress, spans: Sequence[Span]) -> list[Span]:
     return [owed for first, last in spans for owed in progress.owed(first, last)]
-
-
-def _bounded(spans: Sequence[Span]) -> Iterator[tuple[tuple[int, int], ...]]:
-    for at in range(0, len(spans), SPANS_MAX):
-        yield tuple(spans[at : at + SPANS_MAX])

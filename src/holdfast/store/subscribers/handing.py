@@ -31,7 +31,7 @@ from holdfast.store.subscribers.desk import SubscriberDesk
 from holdfast.store.subscribers.moves import Move, check_start
 from holdfast.store.subscribers.progress import Outcome, Progress
 from holdfast.store.subscribers.registry import SubscriberState
-from holdfast.store.tail import Chunk
+from holdfast.store.units import Chunk
 from holdfast.store.wal.codec import decode_pieces
 
 PIECE_BYTES_MAX = 1 << 20
@@ -197,6 +197,14 @@ class HandingPort:
             return []
         with self._registry.lock:
             return [part for span in progress.owed(first_seq, last_seq) for part in progress.attempts.split(*span)]
+
+    def handed(self, place: Place, first_seq: int, last_seq: int) -> list[Span]:
+        """The parts of a range that were handed out before and are still owed."""
+        progress = self._progress(place)
+        if progress is None:
+            return []
+        with self._registry.lock:
+            return progress.handed.overlap(first_seq, last_seq)
 
     def next_owed(self, place: Place, from_seq: int) -> int:
         """The first seq at or above `from_seq` that is owed; one past the last event if none is."""

@@ -26,6 +26,10 @@ class ProgressNote(msgspec.Struct, frozen=True, array_like=True):
     ranges: tuple[tuple[int, int], ...]
     attempts: tuple[tuple[int, int, int], ...] = ()
     """First and last seq, and how often their delivery failed."""
+    handed: tuple[tuple[int, int], ...] = ()
+    """Owed events that were handed out before."""
+    flying: tuple[tuple[int, int], ...] = ()
+    """Those of them that nobody has answered."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):

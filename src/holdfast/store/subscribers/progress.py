@@ -9,6 +9,8 @@
 - The **gap set** is what is missing between the mark and the highest confirmed seq.
 - **Claimed** is what must not be handed out: confirmed, leased, or waiting for its time after a nack.
 - **Attempts** are the failed deliveries of events that are still owed.
+- **Handed** are owed events that were handed out over the network at some time; those of them **in flight** have no
+  answer yet. A process that dies leaves them in flight: then the attempt has failed.
 """
 
 from __future__ import annotations
@@ -27,11 +29,20 @@ class Outcome(IntEnum):
     NACK = 2
     DROPPED = 3
     REJECTED = 4
+    HANDED = 5
+    """On its way to a consumer; not an answer."""
+    RETURNED = 6
+    """Given back in order and not tried: as if it had not been handed out, but it was."""
 
     @property
     def settles(self) -> bool:
-        """Whether the events are done with: only a nack is not."""
-        return self is not Outcome.NACK
+        """Whether the events are done with."""
+        return self in (Outcome.ACK, Outcome.DROPPED, Outcome.REJECTED)
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether somebody said what became of the events."""
+        return self.settles or self is Outcome.NACK
 
 
 def bytes_owed(owed: Iterable[tuple[int, int]], segments: Iterable[tuple[int, int, int]]) -> int:
@@ -43,15 +54,23 @@ def bytes_owed(owed: Iterable[tuple[int, int]], segments: Iterable[tuple[int, in
 class Progress:
     """One subscriber, one channel."""
 
-    __slots__ = ("attempts", "claimed", "confirmed", "start_seq")
+    __slots__ = ("attempts", "claimed", "confirmed", "flying", "handed", "start_seq")
 
     def __init__(
-        self, start_seq: int, confirmed: IntervalSet | None = None, *, attempts: Iterable[Counted] = ()
+        self,
+        start_seq: int,
+        confirmed: IntervalSet | None = None,
+        *,
+        attempts: Iterable[Counted] = (),
+        handed: Iterable[tuple[int, int]] = (),
+        flying: Iterable[tuple[int, int]] = (),
     ) -> None:
         self.start_seq = start_seq
         self.confirmed = confirmed if confirmed is not None else IntervalSet()
         self.claimed = IntervalSet(self.confirmed)
         self.attempts = Attempts(attempts)
+        self.handed = IntervalSet(handed)
+        self.flying = IntervalSet(flying)
 
     @property
     def mark(self) -> int:
@@ -70,11 +89,28 @@ class Progress:
             self.confirmed.add(first_seq, last_seq)
             self.claimed.add(first_seq, last_seq)
             self.attempts.settle(first_seq, last_seq)
+            self.handed.discard(first_seq, last_seq)
+            self.flying.discard(first_seq, last_seq)
 
-    def fail(self, first_seq: int, last_seq: int) -> None:
-        """Events were handed out and not confirmed."""
+    def take(self, outcome: Outcome, first_seq: int, last_seq: int) -> None:
+        """An outcome takes effect."""
+        if outcome.settles:
+            self.settle(first_seq, last_seq)
+            return
+        self.flying.discard(first_seq, last_seq)
         for first, last in self.owed(first_seq, last_seq):
-            self.attempts.fail(first, last)
+            self.handed.add(first, last)
+            if outcome is Outcome.HANDED:
+                self.flying.add(first, last)
+            elif outcome is Outcome.NACK:
+                self.attempts.fail(first, last)
+
+    def crash(self) -> bool:
+        """The process died: what was in flight has failed. Whether anything was."""
+        flying = list(self.flying)
+        for first, last in flying:
+            self.take(Outcome.NACK, first, last)
+        return bool(flying)
 
     def is_settled(self, first_seq: int, last_seq: int) -> bool:
         """Whether nothing of the range is owed to this subscriber."""

@@ -126,7 +126,9 @@ class Registry:
             for item in snapshot.progress:
                 state = self._by_id.get(item.subscriber_id)
                 if state is not None:
-                    progress = state.progress[item.channel_id] = Progress(item.start_seq, attempts=item.attempts)
+                    progress = state.progress[item.channel_id] = Progress(
+                        item.start_seq, attempts=item.attempts, handed=item.handed, flying=item.flying
+                    )
                     for first, last in item.ranges:
                         progress.settle(first, last)
                     state.stale.add(item.channel_id)
@@ -285,16 +287,19 @@ class Registry:
         outcome, events = Outcome(record.outcome), 0
         for first, last in record.ranges:
             events += sum(high - low + 1 for low, high in progress.owed(first, last))
-            if outcome.settles:
-                progress.settle(first, last)
-            else:
-                progress.fail(first, last)
+            progress.take(outcome, first, last)
         if not again:
             state.outcomes[outcome] += events
         if outcome is Outcome.DROPPED and record.reason != GONE:
             self._count_loss(record, channel.name, state.note.name, events=events)
         state.stale.add(channel.id)
         state.dirty.add(channel.id)
+
+    def crashed(self) -> None:
+        """All that an earlier process left behind has been applied: what it had in flight was tried and failed."""
+        with self.lock:
+            for state in self._by_id.values():
+                state.dirty |= {channel_id for channel_id, progress in state.progress.items() if progress.crash()}
 
     def _count_loss(self, record: OutcomeRecord, channel: str, subscriber: str, *, events: int) -> None:
         """Of what the record tells, `events` were still owed when it took effect."""
@@ -534,4 +539,5 @@ def _check_patterns(name: str, patterns: tuple[str, ...]) -> None:
 
 def _progress_note(subscriber_id: int, channel_id: int, progress: Progress) -> ProgressNote:
     ranges, attempts = tuple(progress.confirmed), progress.attempts.counted()
-    return ProgressNote(subscriber_id, channel_id, progress.start_seq, ranges, attempts)
+    handed, flying = tuple(progress.handed), tuple(progress.flying)
+    return ProgressNote(subscriber_id, channel_id, progress.start_seq, ranges, attempts, handed, flying)

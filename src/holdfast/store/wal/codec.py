@@ -19,6 +19,12 @@ knows the numbers; both parts are covered by the record's checksum. From the end
 
 Little-endian. `form` 0 is one Arrow record batch message (its schema is the SCHEMA record's); `form` 1 is a whole Arrow
 IPC stream, for batches with dictionaries. Arrow bytes and options are padded to 8.
+
+`form` 2 is a reference: the message of a large entry stands in the file of its segment to be, where the frame was
+written straight into it (`segments/growing.py`). In place of the Arrow bytes there are 32 bytes; the frame's version is
+2 instead of 1:
+
+    u64 segment number | u64 offset in the file | u64 bytes | u32 CRC32C of those bytes | u32 zero
 """
 
 from __future__ import annotations
@@ -51,11 +57,14 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 FORM_MESSAGE = 0
 FORM_STREAM = 1
+FORM_REFERENCE = 2
 
 _FRAME = struct.Struct("<BBHIQqQ16s")
 _ENTRY = struct.Struct("<IIQIHHIIQ")
 _ENTRY_AND_FRAME = struct.Struct(_ENTRY.format + _FRAME.format[1:])
+_REFERENCE = struct.Struct("<QQQII")
 _VERSION = 1
+_VERSION_REFERRING = 2
 _NO_ID = bytes(16)
 _IDENTITIES = {type(None): 0, SlotFrame: 1, Guid: 2, EventIds: 3}
 
@@ -86,8 +95,27 @@ class EntryOptions(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
     id_column: str = ""
 
 
+class Reference(msgspec.Struct, frozen=True, gc=False):
+    """Where the Arrow bytes of an entry are: in the file of a segment that is being filled."""
+
+    segment_seq: int
+    offset_bytes: int
+    size_bytes: int
+    crc32c: int
+
+    @property
+    def end_bytes(self) -> int:
+        """One past the last byte."""
+        return self.offset_bytes + self.size_bytes
+
+    def payload(self, rows: int) -> Payload:
+        """What stands in the log."""
+        packed = _REFERENCE.pack(self.segment_seq, self.offset_bytes, self.size_bytes, self.crc32c, 0)
+        return Payload(pa.py_buffer(packed), FORM_REFERENCE, rows)
+
+
 class Payload(msgspec.Struct, frozen=True, gc=False):
-    """The Arrow bytes of one entry, encoded and ready for the log."""
+    """The Arrow bytes of one entry, encoded and ready for the log; or, as read from there, where they are."""
 
     buffer: pa.Buffer
     form: int
@@ -97,8 +125,21 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
         """The batch, without a copy."""
         if self.form == FORM_MESSAGE:
             return pa.ipc.read_record_batch(self.buffer, schema)
+        if self.form == FORM_REFERENCE:
+            raise ValueError("the bytes of the batch are not in the log")
         with pa.ipc.open_stream(self.buffer) as reader:
             return reader.read_next_batch()
+
+    @property
+    def reference(self) -> Reference | None:
+        """Where the bytes are, if they are elsewhere."""
+        return Reference(*_REFERENCE.unpack(self.buffer)[:4]) if self.form == FORM_REFERENCE else None
+
+    @property
+    def arrow_bytes(self) -> int:
+        """How many Arrow bytes there are, here or elsewhere."""
+        reference = self.reference
+        return reference.size_bytes if reference is not None else self.buffer.size
 
 
 class EntryPlace(msgspec.Struct, frozen=True, gc=False):
@@ -190,7 +231,7 @@ def encode_frame(
     """
     fsn, frame_id = _identity_fields(identity)
     kind, count = _IDENTITIES[type(identity)], len(entries)
-    if count == 1 and entries[0].options is NO_OPTIONS:
+    if count == 1 and entries[0].options is NO_OPTIONS and entries[0].payload.form != FORM_REFERENCE:
         e = entries[0]
         p = e.payload
         size = p.buffer.size
@@ -200,7 +241,8 @@ def encode_frame(
         )  # fmt: skip
         return NewRecord(KIND_FRAME, [p.buffer, tail], size + len(tail), crc32c(tail, payload_crc))
     tail = b"".join(_directory(entries))
-    tail += _FRAME.pack(_VERSION, kind, count, 0, first_committed_id, ingested_at_ns, fsn, frame_id)
+    version = _VERSION_REFERRING if any([e.payload.form == FORM_REFERENCE for e in entries]) else _VERSION
+    tail += _FRAME.pack(version, kind, count, 0, first_committed_id, ingested_at_ns, fsn, frame_id)
     buffers: list[Bytes] = [e.payload.buffer for e in entries]
     size = sum([e.payload.buffer.size for e in entries]) + len(tail)
     buffers.append(tail)
@@ -251,7 +293,7 @@ def decode_frame(payload: pa.Buffer) -> FrameRecord:
     view = memoryview(payload)
     at = len(view) - _FRAME.size
     version, kind, count, _, first_committed_id, ingested_at_ns, fsn, frame_id = _FRAME.unpack_from(view, at)
-    if version != _VERSION:
+    if version not in (_VERSION, _VERSION_REFERRING):
         raise ValueError(f"frame version {version} is unknown")
     at -= count * _ENTRY.size
     rows = [_ENTRY.unpack_from(view, at + n * _ENTRY.size) for n in range(count)]
@@ -263,6 +305,29 @@ def decode_frame(payload: pa.Buffer) -> FrameRecord:
         entries.append(EntryPlace(ChannelId(channel_id), schema_id, first_seq, arrow, options))
         option_at, arrow_at = option_at + _padded_bytes(option_bytes), arrow_at + arrow_bytes
     return FrameRecord(first_committed_id, ingested_at_ns, _read_identity(kind, fsn, frame_id), tuple(entries))
+
+
+def refers(payload: pa.Buffer) -> bool:
+    """Whether any entry of a FRAME record has its Arrow bytes elsewhere."""
+    return bool(payload.size >= _FRAME.size and memoryview(payload)[payload.size - _FRAME.size] == _VERSION_REFERRING)
+
+
+def encode_again(payload: pa.Buffer, found: Callable[[EntryPlace], Payload]) -> NewRecord:
+    """A FRAME record with the Arrow bytes of every entry in it; `found` gives them."""
+    frame = decode_frame(payload)
+    kind = memoryview(payload)[payload.size - _FRAME.size + 1]
+    places = [msgspec.structs.replace(entry, payload=found(entry)) for entry in frame.entries]
+    crc = 0
+    for place in places:
+        crc = crc32c(place.payload.buffer, crc)
+    identity = EventIds("") if kind == _IDENTITIES[EventIds] else frame.identity
+    return encode_frame(
+        places,
+        identity=identity,
+        first_committed_id=frame.first_committed_id,
+        ingested_at_ns=frame.ingested_at_ns,
+        payload_crc=crc,
+    )
 
 
 def _read_identity(kind: int, fsn: int, frame_id: bytes) -> SlotFrame | Guid | None:

@@ -4,6 +4,7 @@
     later        UNAVAILABLE + RetryInfo           503, Retry-After  a bound is reached, or the server stops or fails
     too much     RESOURCE_EXHAUSTED, no RetryInfo  413               no retry would help
     bad          INVALID_ARGUMENT                  400               cannot be parsed
+    forbidden    PERMISSION_DENIED                 403               behind a server: the caller may not publish
     failed       INTERNAL                          500               a bug of ours; senders may not repeat these
 
 HTTP refusals carry a `google.rpc.Status`, in the content type of the request.
@@ -30,6 +31,7 @@ class Refusal(Enum):
     TOO_LARGE = (8, 413)
     BAD = (3, 400)
     UNAUTHENTICATED = (16, 401)
+    FORBIDDEN = (7, 403)
     FAILED = (13, 500)
 
     @property

@@ -22,13 +22,13 @@ from holdfast.wire.otlp.parts import Columns
 from holdfast.wire.otlp.regroup import Numbers, changes, offsets, starts
 from holdfast.wire.otlp.signals import Signal
 
-_RESOURCE = (
+RESOURCE = (
     "resource_attributes",
     "resource_attribute_types",
     "resource_dropped_attributes_count",
     "resource_schema_url",
 )
-_SCOPE = (
+SCOPE = (
     "scope_name",
     "scope_version",
     "scope_attributes",
@@ -36,7 +36,7 @@ _SCOPE = (
     "scope_dropped_attributes_count",
     "scope_schema_url",
 )
-_METRIC = (
+METRIC = (
     "name",
     "description",
     "unit",
@@ -46,6 +46,7 @@ _METRIC = (
     "metadata_attributes",
     "metadata_attribute_types",
 )
+"""Columns that rows of one resource, one scope, one metric have in common."""
 
 
 def encode(signal: Signal, rows: pa.RecordBatch) -> bytes:
@@ -55,8 +56,8 @@ def encode(signal: Signal, rows: pa.RecordBatch) -> bytes:
     resource_kind = top.value_type
     scopes = resource_kind.field(1).type
     records = scopes.value_type.field(1).type
-    by_resource = starts(changes(rows, _RESOURCE))
-    new_scope = changes(rows, _SCOPE)
+    by_resource = starts(changes(rows, RESOURCE))
+    new_scope = changes(rows, SCOPE)
     new_scope[by_resource] = True
     by_scope = starts(new_scope)
     items, begins = _ITEMS[signal](rows, records.value_type, by_scope)
@@ -161,7 +162,7 @@ def _link(items: pa.RecordBatch, kind: pa.StructType) -> pa.StructArray:
 
 
 def _metrics(rows: pa.RecordBatch, kind: pa.StructType, scope_starts: Numbers) -> tuple[pa.StructArray, Numbers]:
-    new_metric = changes(rows, _METRIC)
+    new_metric = changes(rows, METRIC)
     new_metric[scope_starts] = True
     begins = starts(new_metric)
     heads = rows.take(pa.array(begins))

@@ -90,7 +90,9 @@ def values(found: pa.StructArray) -> tuple[pa.Array, pa.Array]:
         part = found.field(name)
         if part.null_count == len(part):
             continue
-        codes += np.asarray(part.is_valid()).astype(np.int8) * code
+        codes[(codes == 0) & np.asarray(part.is_valid())] = (
+            code  # of two values of one, the first counts, as its text does
+        )
         texts.append(_AS_TEXT.get(name, _plain)(part))
     if not texts:
         return pa.nulls(len(found), pa.string()), pa.array(codes)
@@ -108,11 +110,11 @@ def _each_distinct(part: pa.Array, text_of: Callable[[bytes], str]) -> pa.Array:
 
 
 def _list_text(data: bytes) -> str:
-    return _json([_natural(item) for item in _parsed(common_pb2.ArrayValue, data).values])
+    return json_text([_natural(item) for item in _parsed(common_pb2.ArrayValue, data).values])
 
 
 def _map_text(data: bytes) -> str:
-    return _json({pair.key: _natural(pair.value) for pair in _parsed(common_pb2.KeyValueList, data).values})
+    return json_text({pair.key: _natural(pair.value) for pair in _parsed(common_pb2.KeyValueList, data).values})
 
 
 def _parsed(message: Any, data: bytes) -> Any:
@@ -133,7 +135,8 @@ def _natural(value: Any) -> object:
     return getattr(value, kind) if kind is not None else None
 
 
-def _json(value: object) -> str:
+def json_text(value: object) -> str:
+    """A list or a map as one text, the same wherever it came from."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

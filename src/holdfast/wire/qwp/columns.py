@@ -22,7 +22,6 @@ from holdfast.wire.qwp.types import INT_NULL, LONG_NULL, ColumnType
 
 _GEOHASH_LETTERS: Numbers = np.frombuffer(b"0123456789bcdefghjkmnpqrstuvwxyz", np.uint8)
 _GEOHASH_BITS_MAX = 60
-_OCTETS = pa.array([str(number) for number in range(256)])
 _SYMBOL = pa.dictionary(pa.int32(), pa.string())
 _DECIMALS = {
     ColumnType.DECIMAL64: (8, pa.decimal128, 18),
@@ -213,7 +212,7 @@ def _read_addresses(reader: Reader, slots: Slots) -> pa.Array:
     """IPv4 as text, `1.2.3.4`."""
     reader.charge(slots.rows * 64)
     octets = slots.spread(reader.numbers("u1", slots.filled * 4).reshape(slots.filled, 4))
-    parts = [_OCTETS.take(pa.array(octets[:, i])) for i in (3, 2, 1, 0)]
+    parts = [pa.array(octets[:, i]).cast(pa.string()) for i in (3, 2, 1, 0)]
     joined = pc.binary_join_element_wise(*parts, ".")
     if slots.valid is None:
         return joined

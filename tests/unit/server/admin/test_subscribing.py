@@ -110,6 +110,8 @@ def test_only_who_may_consume_a_channel_registers_and_confirms(tmp_path: Path) -
         assert send(running, S, {"channels": ["*"]}, root).status == 200
         assert ack(running, ("b", 1, 1), headers=mine).status == 403
         assert ack(running, ("a.x", 1, 1), headers=mine).status == 200
+        assert send(running, f"{S}/reset", {"to": "first"}, mine).status == 403
+        assert send(running, f"{S}/reset", {"to": "first", "channel": "a.x"}, mine).status == 200
         assert b"subscriber registered" in b"".join(running.audit_lines)
 
 
@@ -117,3 +119,32 @@ def test_a_channel_tells_its_arrow_schema(server: Running) -> None:
     found = server.get("/api/v1/channels/t").data
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["arrow_schema"])))
     assert (schema, found["skipped"]) == (server.store.schema("t"), [])
+
+
+def test_a_reset_is_planned_then_done_and_written_to_the_audit_log(server: Running) -> None:
+    send(server, S, {"channels": ["t"]})
+    ack(server, ("t", 1, 15))
+    planned = send(server, f"{S}/reset", {"to": 6, "plan": True}).data
+    (move,) = planned["channels"]
+    assert (move["mark_before"], move["mark"], move["again"], move["owed"]) == (15, 5, 10, 15)
+    assert mark(send(server, S, {"channels": ["t"]})) == 15
+    done = send(server, f"{S}/reset", {"to": 6, "channel": "t"}).data
+    assert (planned["applied"], done["applied"]) == (False, True)
+    assert done["channels"] == planned["channels"]
+    assert mark(send(server, S, {"channels": ["t"]})) == 5
+    (line,) = [line for line in map(json.loads, server.audit_lines) if line.get("change") == "subscriber reset to 6"]
+    assert (line["subscriber"], line["channels"]) == ("s", "t")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (f"{S}/reset", {"to": "somewhere"}, 400),
+        (f"{S}/reset", {"to": "first", "channel": "not-followed"}, 404),
+        (f"{S}/reset", {}, 400),
+        ("/api/v1/subscribers/nobody/reset", {"to": "first"}, 404),
+    ],
+)
+def test_a_reset_that_means_nothing_is_refused(server: Running, path: str, body: object, status: int) -> None:
+    send(server, S, {"channels": ["t"]})
+    assert send(server, path, body).status == status

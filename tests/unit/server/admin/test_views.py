@@ -302,6 +302,8 @@ def test_document_describes_what_is_answered(server: Running) -> None:
     server.store.subscriber("s", ["t"]).close()
     server.state.connections_by_id[1] = ConnectionInfo(1, "p", "a", "ingest", opened_at_ns=1)
     server.gatekeeper.bind(SLOT, "a")
+    server.state.senders.arrive(SLOT.hex(), peer="p", principal="a")
+    server.state.troubles.note("WRITE_ERROR", "full", peer="p")
     server.state.queries.tell(QueryNews("q", "a", ("t",), 1, 2, 3.0, 4, 5.0, "", at_ns=6))
     segment = server.get("/api/v1/segments").data[0]["segment"]
     assert server.get("/api/v1/openapi.json").json == msgspec.to_builtins(OPENAPI)
@@ -316,18 +318,23 @@ def test_document_describes_what_is_answered(server: Running) -> None:
             assert answer.data, path
             assert fits(answer.json, shape(schema)), path
             seen += 1
-    assert seen == 18
+    assert seen == 21
+
+
+BODIES = {
+    "/acks": b'{"acks": [{"channel": "t", "first_seq": 1, "last_seq": 1}]}',
+    "/reset": b'{"to": "first"}',
+    "/compact": b"{}",
+    "/seal": None,
+    "/subscribers/s": b'{"channels": ["t"]}',
+    "/queries/q": b'{"channels": ["t"]}',
+}
 
 
 def asked(server: Running, method: str, path: str) -> Answer:
-    if path.endswith("/acks"):
-        return server.ask("POST", path, b'{"acks": [{"channel": "t", "first_seq": 1, "last_seq": 1}]}', JSON)
-    if path.endswith("/compact"):
-        return server.ask("POST", path, b"{}", JSON)
-    if path.endswith("/seal"):
-        return server.ask("POST", path)
-    if method == "post" and ("subscribers" in path or "queries" in path):
-        return server.ask("POST", path, b'{"channels": ["t"]}', JSON)
+    for end, body in BODIES.items():
+        if method == "post" and path.endswith(end):
+            return server.ask("POST", path, body, JSON if body is not None else None)
     if method == "post":
         return server.post("t", b'{"n": 1}')
     return server.ask(method.upper(), path)

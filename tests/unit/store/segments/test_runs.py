@@ -116,6 +116,7 @@ def test_system_columns_agree_with_the_runs_for_every_range() -> None:
             "_channel": "trades",
             "_slot_id": run.slot_id,
             "_fsn": run.fsn,
+            "_frame_index": run.frame_offset + seq - run.first_seq,
         }
         for run in RUNS
         for seq in range(run.first_seq, run.first_seq + run.rows)
@@ -127,6 +128,44 @@ def test_system_columns_agree_with_the_runs_for_every_range() -> None:
             columns["_ingested_at"] = columns["_ingested_at"].cast(pa.int64())
             found = pa.RecordBatch.from_pydict(columns).to_pylist()
             assert found == expected[first - 11 : first - 11 + rows]
+
+
+def index_of(table: RunTable) -> list[int]:
+    rows = table.last_seq - table.first_seq + 1
+    columns = table.system_columns(["_frame_index"], channel="t", first_seq=table.first_seq, rows=rows)
+    found: list[int] = columns["_frame_index"].to_pylist()
+    return found
+
+
+def test_place_in_a_frame_counts_over_all_its_runs_and_survives_the_text() -> None:
+    """The first run goes on with a frame that began in an earlier segment."""
+    runs = [
+        Run(5, 2, 9, 1, SLOT_A, 7, frame_offset=3),
+        Run(7, 1, 11, 1, SLOT_A, 7, frame_offset=5),
+        Run(8, 2, 12, 1, SLOT_A, 8),
+    ]
+    table = RunTable.from_runs(runs)
+    text = table.encode()
+    assert text.startswith("2:")
+    assert RunTable.decode(text) == table
+    assert index_of(RunTable.decode(text)) == [3, 4, 5, 0, 1]
+
+
+def test_table_of_frames_with_one_run_each_is_written_as_ever() -> None:
+    assert TABLE.encode().startswith("1:")
+    assert index_of(TABLE) == [0, 1, 0, 0, 1, 2, 0, 0, 1, 0]
+
+
+def test_place_in_a_frame_is_worked_out_for_older_tables() -> None:
+    """Those were written without it: runs of one frame that follow each other count on, others do not."""
+    runs = [
+        Run(1, 2, 1, 1, SLOT_A, 7),
+        Run(3, 1, 3, 1, SLOT_A, 7),
+        Run(4, 2, 4, 1, SLOT_B, 7),
+        Run(6, 1, 6, 1),
+        Run(7, 1, 7, 1),
+    ]
+    assert index_of(RunTable.decode(RunTable.from_runs(runs).encode())) == [0, 1, 2, 0, 1, 0, 0]
 
 
 def test_only_the_named_system_columns_are_made_in_order() -> None:

@@ -1,0 +1,108 @@
+"""The fuzzer, in a process of its own: what kills it, hangs it or swells it is found by the test that started it.
+
+    python -m tests.security.fuzzing SEED INPUTS FOLDER [TARGET...]
+
+Each decoder gets its share of the inputs. The input of now is in a file of the folder before it is decoded, so that it
+is there when the process is not. The last line on standard output is the sum as JSON.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import mmap
+import os
+import random
+import resource
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from tests.security.mutation import INPUT_BYTES_MAX, bent
+from tests.security.targets import Target, targets
+
+INPUT_S_MAX = 20.0
+"""What one input may take before it is called a hang; machines are slow, hangs are slower."""
+GROWTH_BYTES_MAX = 512 << 20
+ADDRESS_SPACE_MAX = 16 << 30
+"""A length that is believed fails here as MemoryError, before the machine does."""
+_LENGTH_BYTES = 8
+
+
+class Hang(BaseException):
+    """An input that took too long; no decoder catches it."""
+
+
+def _on_alarm(_number: int, _frame: object) -> None:
+    raise Hang
+
+
+class Notebook:
+    """The input of now, where it survives this process."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("w+b") as file:
+            file.truncate(_LENGTH_BYTES + INPUT_BYTES_MAX)
+            self._map = mmap.mmap(file.fileno(), 0)
+
+    def write(self, data: bytes) -> None:
+        self._map[:_LENGTH_BYTES] = len(data).to_bytes(_LENGTH_BYTES, "little")
+        self._map[_LENGTH_BYTES : _LENGTH_BYTES + len(data)] = data
+
+
+def read_note(path: Path) -> bytes:
+    """The input that a dead process was at."""
+    data = path.read_bytes()
+    return data[_LENGTH_BYTES:][: int.from_bytes(data[:_LENGTH_BYTES], "little")]
+
+
+def peak_bytes() -> int:
+    """The most memory this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def run(target: Target, inputs: int, seed: int, folder: Path) -> dict[str, object]:
+    """Bend and decode; what was taken, what was refused, and the first failures with their inputs."""
+    chance = random.Random(f"{seed} {target.name}")
+    good = target.good()
+    for data in good:
+        assert target.survives(data), f"{target.name}: a good input is refused: {data[:200]!r}"
+    notebook = Notebook(folder / "now")
+    (folder / "target").write_text(target.name, encoding="utf-8")
+    before, taken, failures = peak_bytes(), 0, []
+    for number in range(inputs):
+        data = bent(good, chance, as_text=target.as_text)
+        notebook.write(data)
+        signal.setitimer(signal.ITIMER_REAL, INPUT_S_MAX)
+        try:
+            taken += target.survives(data)
+        except (Exception, Hang) as error:
+            kept = folder / f"failure-{target.name.replace(' ', '-')}-{number}"
+            kept.write_bytes(data)
+            failures.append("".join(traceback.format_exception(error)[-4:]) + f"\n{kept}")
+            if len(failures) >= 3:
+                break
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    growth = peak_bytes() - before
+    if growth > GROWTH_BYTES_MAX:
+        failures.append(f"memory grew by {growth} bytes")
+    return {"target": target.name, "inputs": inputs, "taken": taken, "growth": growth, "failures": failures}
+
+
+def main(seed: int, inputs: int, folder: Path, *names: str) -> None:
+    """All decoders, or those named."""
+    faulthandler.enable()
+    signal.signal(signal.SIGALRM, _on_alarm)
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    chosen = [target for target in targets() if not names or target.name in names]
+    shares = sum(target.share for target in chosen)
+    found = [run(target, max(1, round(inputs * target.share / shares)), seed, folder) for target in chosen]
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
