@@ -18,11 +18,13 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 
+from holdfast.disk.local import CALL_BYTES_MAX
+
 MB, GB, MIB = 10**6, 10**9, 1 << 20
 ROOT = Path(__file__).resolve().parents[1]
 """Where `python -m bench.…` works."""
-LOG_FILE_BYTES, SEGMENT_BYTES = 64 * MIB, 32 * MIB
-"""The defaults of `wal.rotation_size` and `segment.target_size`."""
+LOG_FILE_BYTES = 64 * MIB
+"""The default of `wal.rotation_size`."""
 CHANNEL = "events"
 SETTLE_S = 0.05
 """What a store does behind an answered call, such as deleting log files, is over after this long."""
@@ -175,23 +177,25 @@ def latencies(timings: Sequence[Timing]) -> dict[str, float | str]:
 # -- the bare disk --------------------------------------------------------------------------------------------------
 
 
-def bare_disk(directory: Path, data: bytes, budget: Budget, *, keep: bool = False) -> Timing:
+def bare_disk(directory: Path, data: bytes, budget: Budget, *, keep: bool = False, small_calls: bool = False) -> Timing:
     """`pwrite` and `fdatasync` of the same bytes again and again, one behind the other in pre-allocated files.
 
     The files are as large as those of the log and are deleted when full, as those are: a disk that is slower where it
     was never written is equally slow for both. Making them takes no part in the time. With `keep` they stay, as
     segments do: the limit of everything that keeps what it writes. Memory and blocks that a deleted file gives back are
-    used again at once, which is several times faster on some machines.
+    used again at once, which is several times faster on some machines. With `small_calls` each write is made by several
+    calls, as `holdfast.disk.local` makes it.
     """
+    call_bytes = CALL_BYTES_MAX if small_calls else len(data)
     parts: list[Timing] = []
     left = budget
     while left.seconds > 0 and left.calls > 0:
-        parts.append(_fill_file(directory, data, left, keep=keep))
+        parts.append(_fill_file(directory, data, left, keep=keep, call_bytes=call_bytes))
         left = Budget(left.seconds - parts[-1].seconds, left.calls - parts[-1].calls)
     return joined(parts)
 
 
-def _fill_file(directory: Path, data: bytes, budget: Budget, *, keep: bool) -> Timing:
+def _fill_file(directory: Path, data: bytes, budget: Budget, *, keep: bool, call_bytes: int) -> Timing:
     fd, name = tempfile.mkstemp(prefix="bare-disk-", dir=directory)
     try:
         os.posix_fallocate(fd, 0, LOG_FILE_BYTES)
@@ -199,7 +203,9 @@ def _fill_file(directory: Path, data: bytes, budget: Budget, *, keep: bool) -> T
         offsets = iter(range(0, LOG_FILE_BYTES, len(data)))
 
         def write() -> None:
-            os.pwrite(fd, data, next(offsets))
+            offset = next(offsets)
+            for start in range(0, len(data), call_bytes):
+                os.pwrite(fd, memoryview(data)[start : start + call_bytes], offset + start)
             os.fdatasync(fd)
 
         return one_caller(write, Budget(budget.seconds, min(budget.calls, LOG_FILE_BYTES // len(data))))
@@ -207,23 +213,3 @@ def _fill_file(directory: Path, data: bytes, budget: Budget, *, keep: bool) -> T
         os.close(fd)
         if not keep:
             os.unlink(name)
-
-
-def bare_disk_twice(directory: Path, data: bytes, budget: Budget) -> Timing:
-    """The same, while another thread writes the same bytes into files that stay: all the writing a store must do."""
-    segments = threading.Thread(target=_keep_files, args=(directory, data, budget.calls))
-    started = time.perf_counter()
-    segments.start()
-    timing = bare_disk(directory, data, budget)
-    segments.join()
-    return Timing(timing.calls, time.perf_counter() - started)
-
-
-def _keep_files(directory: Path, data: bytes, calls: int) -> None:
-    per_file = max(1, SEGMENT_BYTES // len(data))
-    for start in range(0, calls, per_file):
-        fd, _ = tempfile.mkstemp(prefix="kept-", dir=directory)
-        for number in range(min(per_file, calls - start)):
-            os.pwrite(fd, data, number * len(data))
-        os.fsync(fd)
-        os.close(fd)

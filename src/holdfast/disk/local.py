@@ -37,6 +37,10 @@ DIRECTORY_MODE = 0o700
 IOV_MAX = 1024
 """Buffers per pwritev; the kernel's own limit, and POSIX systems with less are not in use."""
 
+CALL_BYTES_MAX = 256 << 10
+"""Bytes per pwritev. For a larger call Linux takes larger pieces of memory for the page cache, up to megabytes; where
+those are hard to get, on a virtual machine above all, the same bytes cost several times as much."""
+
 JOIN_COUNT_MIN = 8
 """From here on one copy is cheaper than an iovec for each buffer."""
 
@@ -195,14 +199,36 @@ def write_fully(
     write: Callable[[int, Sequence[Bytes], int], int] = _pwritev,
 ) -> None:
     """Write all of `buffers` with as many calls of `write` as it takes."""
-    for start in range(0, len(buffers), IOV_MAX):
-        rest = _after(buffers[start : start + IOV_MAX], 0)
+    for portion in _portions(buffers):
+        rest = portion
         while rest:
             written = write(fd, rest, offset_bytes)
             if written <= 0:
                 raise OSError(errno.EIO, "the disk took no bytes and gave no reason")
             offset_bytes += written
             rest = _after(rest, written)
+
+
+def _portions(buffers: Sequence[Bytes]) -> Iterator[list[Bytes]]:
+    """`buffers` in lists that one call takes well, without empty ones."""
+    portion: list[Bytes] = []
+    room = CALL_BYTES_MAX
+    for buffer in buffers:
+        size = memoryview(buffer).nbytes
+        if 0 < size <= room and len(portion) < IOV_MAX:  # nearly always
+            portion.append(buffer)
+            room -= size
+            continue
+        view = memoryview(buffer).cast("B")
+        while view.nbytes:
+            if not room or len(portion) == IOV_MAX:
+                yield portion
+                portion, room = [], CALL_BYTES_MAX
+            taken = view[:room]
+            portion.append(taken)
+            view, room = view[taken.nbytes :], room - taken.nbytes
+    if portion:
+        yield portion
 
 
 def _after(buffers: Sequence[Bytes], written: int) -> list[Bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import random
 import sqlite3
 import stat
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.disk.filesystem import Bytes, Mode
-from holdfast.disk.local import IOV_MAX, LocalFilesystem, give_back_pages, write_fully
+from holdfast.disk.local import CALL_BYTES_MAX, IOV_MAX, LocalFilesystem, give_back_pages, write_fully
 from holdfast.errors import Locked
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes, links and limits of POSIX")
@@ -174,6 +175,22 @@ def test_no_call_gets_more_buffers_than_the_kernel_takes(tmp_path: Path) -> None
         write_fully(file.fileno(), buffers, 0, write=counting)
     assert calls == [IOV_MAX, IOV_MAX, 1]
     assert path.read_bytes() == b"".join(buffers)
+
+
+def test_no_call_gets_more_bytes_than_the_page_cache_likes(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def counting(fd: int, buffers: Sequence[Bytes], offset_bytes: int) -> int:
+        calls.append(sum(memoryview(buffer).nbytes for buffer in buffers))
+        return os.pwritev(fd, buffers, offset_bytes)
+
+    path = tmp_path / "a"
+    data = random.Random(1).randbytes(3 * CALL_BYTES_MAX)
+    buffers = [data[:100], data[100 : 2 * CALL_BYTES_MAX + 1], b"", memoryview(data)[2 * CALL_BYTES_MAX + 1 :]]
+    with path.open("wb") as file:
+        write_fully(file.fileno(), buffers, 0, write=counting)
+    assert calls == [CALL_BYTES_MAX] * 3
+    assert path.read_bytes() == data
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no posix_fallocate")

@@ -238,6 +238,9 @@ class _Demo:
         (self._place / "pipeline.yaml").write_text(PIPELINE_YAML.format(admin=self._admin), encoding="utf-8")
         self._start_server()
         self._say(f"server started (pid {self._serving.pid})")
+        self._pipeline = PipelineProcess(self._place / "pipeline.yaml", self._place / "pipeline.log")
+        self._open_parts.callback(self._pipeline.destroy)
+        self._say(f"Spark starts (pid {self._pipeline.pid}): every event to Parquet, and volumes per 10 s window")
         for name in CHANNELS:
             self._start_producer(name)
         self._say(
@@ -248,9 +251,6 @@ class _Demo:
         for listener in self._listeners:
             self._open_parts.callback(listener.close)
         self._say("a consumer listens to all channels")
-        self._pipeline = PipelineProcess(self._place / "pipeline.yaml", self._place / "pipeline.log")
-        self._open_parts.callback(self._pipeline.destroy)
-        self._say(f"Spark starts (pid {self._pipeline.pid}): every event to Parquet, and volumes per 10 s window")
         self._watch_until(lambda: table_rows(self._place / "events") > 0)
         self._say("Spark has written its first batch")
 
