@@ -211,7 +211,7 @@ def test_killed_server_under_load_loses_nothing_it_answered(tmp_path: Path) -> N
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the files of a running process")
 def test_failing_disk_ends_the_process_with_exit_code_four_and_the_reason(tmp_path: Path) -> None:
     with ServedProcess(tmp_path / "data") as served, let_in(served) as client:
-        client.send(arrow_frame(1, fsn=0, pad_bytes=200_000))
+        client.send(arrow_frame(1, fsn=0, pad_bytes=120_000))
         client.acknowledged(0)
         limit = 100_000  # the log is longer by now: every further write to it fails, not for lack of room
         resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, (limit, limit))

@@ -327,6 +327,7 @@ class _Session(WSListener):
             async with asyncio.timeout(FAREWELL_S):
                 await self.ended.wait()
         self.transport.disconnect(graceful=False)
+        await self.ended.wait()  # a turn of the loop closes it; a loop that ends before leaves it open
 
     # called by picows
 

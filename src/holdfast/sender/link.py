@@ -440,11 +440,11 @@ class _Session(WSListener):
 
     async def gone(self) -> None:
         """Until the socket is closed; TLS says goodbye first, which a server may not answer."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self.ended.wait()
-        except TimeoutError:
-            self.transport.disconnect(graceful=False)
+        self.transport.disconnect(graceful=False)
+        await self.ended.wait()  # a turn of the loop closes it; a loop that ends before leaves it open
 
     # called by picows
 

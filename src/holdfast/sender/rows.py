@@ -81,6 +81,12 @@ def size_of(row: Row) -> int:
     return 8 * len(row) + sum([_bytes_of(value) for value in row.values() if value.__class__ not in _PLAIN])
 
 
+def load_conversions() -> None:
+    """Have pyarrow load what it converts with. With the first array of Python's values it loads pandas, where that is
+    installed: it takes a second, and a signal handler in the middle of it that sends too would wait for ever."""
+    pa.array([])
+
+
 def size_of_batch(batch: pa.RecordBatch) -> int:
     """About how many bytes a batch has. Slices count what they show, unless what they are cut from is small anyway."""
     held_bytes: int = batch.get_total_buffer_size()

@@ -54,7 +54,7 @@ from holdfast.sender.opening import open_ring
 from holdfast.sender.orphans import OrphanDrainers
 from holdfast.sender.pending import Pending, Place
 from holdfast.sender.policies import ErrorPolicy, Policy
-from holdfast.sender.rows import AT_COLUMN, Row
+from holdfast.sender.rows import AT_COLUMN, Row, load_conversions
 from holdfast.sender.slot import slot_directory
 from holdfast.sender.statistics import DrainerStatistics, SenderStatistics, collect
 from holdfast.sender.substrate import Outage
@@ -111,6 +111,7 @@ class Sender:
         self._config = config
         self._clock = clock or SystemClock()
         self._pid = os.getpid()
+        load_conversions()
         self._pending = Pending(name_bytes_max=config.max_name_len)
         # a signal handler may close the sender in the middle of a call of the same thread
         self._pending_lock = threading.RLock()

@@ -85,22 +85,26 @@ def _taken(signal: Signal, answer: bytes) -> Outcome:
     return Outcome(Fate.DONE, partial.error_message, refused_records=getattr(partial, signal.rejected_field))
 
 
+def grpc_channel(endpoint: str) -> grpc.Channel:
+    """A channel to a server, given as a URL."""
+    parts = urlsplit(endpoint)
+    target = parts.netloc or parts.path
+    options = [
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 5000),
+    ]
+    if parts.scheme == "https":
+        return grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)
+    return grpc.insecure_channel(target, options)
+
+
 class GrpcLink:
     """Over one gRPC channel, which reconnects by itself."""
 
     def __init__(self, endpoint: str, *, compression: str, timeout_s: float, headers: Mapping[str, str]) -> None:
-        parts = urlsplit(endpoint)
-        target = parts.netloc or parts.path
-        options = [
-            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 5000),
-        ]
-        if parts.scheme == "https":
-            self._channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)
-        else:
-            self._channel = grpc.insecure_channel(target, options)
+        self._channel = grpc_channel(endpoint)
         self._compression = grpc.Compression.Gzip if compression == "gzip" else grpc.Compression.NoCompression
         self._timeout_s = timeout_s
         self._metadata = tuple((name.lower(), value) for name, value in headers.items())

@@ -22,12 +22,11 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc  # type: ignore[import-untyped]
 import pyarrow as pa
 
-from holdfast.dataflow.exporters.links import ANSWER_BYTES_MAX, GRPC_AGAIN, MESSAGE_BYTES_MAX, Fate, Outcome
+from holdfast.dataflow.exporters.links import GRPC_AGAIN, Fate, Outcome, grpc_channel
 from holdfast.errors import WireError
 from holdfast.wire.otap.encode import encode
 from holdfast.wire.otap.messages import Status, path, read_status
@@ -52,18 +51,7 @@ class OtapLink:
         timeout_s: float,
         headers: Mapping[str, str],
     ) -> None:
-        parts = urlsplit(endpoint)
-        target = parts.netloc or parts.path
-        options = [
-            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 5000),
-        ]
-        if parts.scheme == "https":
-            self._channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)
-        else:
-            self._channel = grpc.insecure_channel(target, options)
+        self._channel = grpc_channel(endpoint)
         self._grpc_compression = grpc.Compression.Gzip if grpc_compression == "gzip" else grpc.Compression.NoCompression
         self._arrow_compression = arrow_compression
         self._timeout_s = timeout_s
