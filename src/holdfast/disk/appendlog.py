@@ -41,7 +41,7 @@ from holdfast.disk import records
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Bytes, File, Filesystem, Mode
 from holdfast.disk.records import Flaw, Record
-from holdfast.errors import CorruptData, DiskFull, StoreFailed, UnsupportedFormat
+from holdfast.errors import CorruptData, DiskFull, HoldfastError, StoreFailed, UnsupportedFormat
 
 HEADER_BYTES = 64
 VERSION = 1
@@ -388,7 +388,7 @@ class AppendLog:
         self._store_id = store_id
         self._prologue = prologue
         self._entropy = entropy
-        self._failure: StoreFailed | None = None
+        self._failure: HoldfastError | None = None
         self._starts: dict[int, int] = {}
         self._file, self._header = self._create(number, position)
         self._publish(self._header)
@@ -414,7 +414,7 @@ class AppendLog:
         return self._header.number
 
     @property
-    def failure(self) -> StoreFailed | None:
+    def failure(self) -> HoldfastError | None:
         """Why the log stopped, if it did."""
         return self._failure
 
@@ -483,7 +483,7 @@ class AppendLog:
             raise self._fail(error, "sync failed") from error
         self._synced = self._end
 
-    def stop(self, failure: StoreFailed) -> None:
+    def stop(self, failure: HoldfastError) -> None:
         """Take nothing more: what the records speak of, outside of the log, may be lost."""
         self._failure = self._failure or failure
 
@@ -586,10 +586,9 @@ class AppendLog:
         return log_path(self._directory, self._spec.name, self._header.number)
 
     def _fail(self, error: OSError, what: str) -> StoreFailed:
-        self._failure = StoreFailed(
-            file=self.path if hasattr(self, "_header") else self._directory, reason=f"{what}: {error}"
-        )
-        return self._failure
+        file = self.path if hasattr(self, "_header") else self._directory
+        self._failure = failure = StoreFailed(file=file, reason=f"{what}: {error}")
+        return failure
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -311,7 +311,8 @@ class LocalLock:
         fd, self._fd = self._fd, _NO_FD
         if fd != _NO_FD:
             try:
-                os.ftruncate(fd, 0)
+                with suppress(OSError):  # the pid is for people, and a disk that fails must not keep the lock
+                    os.ftruncate(fd, 0)
                 _unlock(fd)
             finally:
                 os.close(fd)

@@ -535,8 +535,7 @@ class Store:
             self._desk.registry.wake()
             try:
                 self._drain()
-                if self._tail.failure is None:
-                    self._close_logs()
+                self._close_logs()
             finally:
                 self._direct.close()
                 self._open_files.close()
@@ -547,6 +546,8 @@ class Store:
 
     def _close_logs(self) -> None:
         for log in (self._desk.writer.log, self._wal.log):
+            if self._tail.failure is not None:
+                log.stop(self._tail.failure)
             try:
                 log.close()
             except DiskFull as error:  # without its last word the log is replayed at the next start

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +11,8 @@ import pytest
 
 from holdfast import Store
 from holdfast.config import StoreConfig
-from holdfast.disk.local import LocalFilesystem
+from holdfast.disk.filesystem import Mode
+from holdfast.disk.local import LocalFile, LocalFilesystem
 from holdfast.errors import (
     Backpressure,
     Closed,
@@ -18,6 +21,7 @@ from holdfast.errors import (
     InvalidName,
     Locked,
     SchemaMismatch,
+    StoreFailed,
     UnknownChannel,
 )
 from holdfast.model.frame import Durability, Entry, EventIds, Guid, SlotFrame
@@ -307,3 +311,39 @@ def test_statistics_count_what_was_done() -> None:
     assert statistics.syncs == statistics.groups == 2
     assert 0 < statistics.wal_bytes < 8192
     assert statistics.tail.open_units == 2
+
+
+class FailingFile(LocalFile):
+    """A file of a disk that breaks when it is told to."""
+
+    broken = False
+
+    def sync_data(self) -> None:
+        if FailingFile.broken:
+            raise OSError(errno.EIO, "the disk is broken")
+        super().sync_data()
+
+
+class FailingFilesystem(LocalFilesystem):
+    """Its disk."""
+
+    def open(self, path: Path, mode: Mode) -> LocalFile:
+        fd = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if mode is Mode.CREATE else 0), 0o600)
+        return FailingFile(fd, path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc: descriptors cannot be counted")
+def test_closing_a_failed_store_leaves_no_descriptor_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(tmp_path / "data", filesystem=FailingFilesystem())
+    monkeypatch.setattr(FailingFile, "broken", True)
+    with pytest.raises(StoreFailed):
+        store.commit("trades", pa.record_batch({"n": [1]}))
+    assert descriptors_within(tmp_path)
+    store.close()
+    assert not descriptors_within(tmp_path)
+
+
+def descriptors_within(directory: Path) -> list[Path]:
+    """The files below `directory` that this process has open."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [target for link in links if (target := link.readlink()).is_relative_to(directory)]
