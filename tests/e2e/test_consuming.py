@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,3 +160,28 @@ def test_durable_has_one_consumer_unless_it_is_replaced(server: ServedProcess) -
             assert message.data == {"n": 1}
             with pytest.raises(SubscriptionRefused, match="in_use"):
                 list(first)
+
+
+def test_subscribers_of_a_live_server_are_listed_shown_and_removed(server: ServedProcess) -> None:
+    send(server, 1, 3)
+    there = ["--addr", server.admin, "--json"]
+
+    def ask(*words: str) -> Any:
+        done = subprocess.run([HOLDFAST, "subscribers", *words, *there], capture_output=True, text=True, check=False)
+        return json.loads(done.stdout)
+
+    with Consumer.from_conf(conf(server), channel="trades", durable="reader") as consumer:
+        message = consumer.next(PATIENCE_S)
+        assert message is not None
+        message.ack_sync()
+        listed = {item["name"]: item["events"] for item in ask("ls")["result"]["subscribers"]}
+        assert listed == {"reader": 2}
+        assert ask("show", "reader")["result"]["subscriber"]["channels"][0]["mark"] == 1
+        removed = ask("rm", "reader")["result"]
+        assert (removed["owed_events"], removed["owed_by_channel"]) == (2, {"trades": 2})
+        send(server, 4, 4)
+        for again in consumer:  # whoever consumes by the name begins anew
+            if again.data["n"] == 4:
+                break
+        assert [item["name"] for item in ask("ls")["result"]["subscribers"]] == ["reader"]
+    assert "there is no subscriber 'nobody'" in ask("show", "nobody")["error"]["message"]

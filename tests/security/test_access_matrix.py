@@ -91,6 +91,17 @@ def test_admin_answers_every_credential_as_the_rules_say(doors: Doors, call: Cal
 
 
 @pytest.mark.guarantee("G12")
+def test_nobody_sees_or_removes_the_subscriber_of_another(doors: Doors) -> None:
+    path = "/api/v1/subscribers/kept"
+    assert doors.ask("POST", path, "reader", body={"channels": ["plant.one"]})[0] == 200
+    assert doors.ask("GET", path, "elsewhere")[0] == 404
+    assert doors.ask("DELETE", path, "elsewhere")[0] == 404
+    assert doors.ask("GET", path, "reader")[0] == 200
+    assert doors.ask("DELETE", path, "reader")[0] == 200
+    assert doors.ask("DELETE", path, "reader")[0] == 404
+
+
+@pytest.mark.guarantee("G12")
 def test_nobody_takes_a_channel_from_the_subscriber_of_another(doors: Doors) -> None:
     """Registering by a name that is taken would let go of what that one follows, and retention would delete it."""
     path = "/api/v1/subscribers/shared"

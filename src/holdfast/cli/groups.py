@@ -25,6 +25,13 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", "-c", metavar="FILE", help="The configuration file the server runs with."),
 ]
+Addr = Annotated[
+    str | None,
+    typer.Option("--addr", metavar="URL", help="The admin address of a running server, in place of --data."),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="A file with the token for --addr.")
+]
 Limit = Annotated[int, typer.Option(min=0, help="The most rows a table shows; 0 is all. JSON has all.")]
 
 HERE = Path("data")
@@ -76,21 +83,39 @@ def channels_rm(
         raise typer.Exit(_group("channels").run_rm(name, directory=data, config=config, yes=yes, as_json=as_json))
 
 
+def _there(group: Any, addr: str | None, token_file: Path | None) -> Any:
+    """The server to ask, if one is named."""
+    return None if addr is None else group.There(addr, token_file)
+
+
 @subscribers.command("ls")
-def subscribers_ls(data: Data = HERE, config: Config = None, limit: Limit = ROWS, as_json: Json = False) -> None:
+def subscribers_ls(
+    *,
+    data: Data = HERE,
+    config: Config = None,
+    addr: Addr = None,
+    token_file: TokenFile = None,
+    limit: Limit = ROWS,
+    as_json: Json = False,
+) -> None:
     """List the subscribers: mark, gaps, and how far each is behind, per channel.
 
     Only looks: works on a store that is in use, and never writes.
     """
     with answering("subscribers ls", as_json=as_json):
-        raise typer.Exit(_group("subscribers").run_ls(data, config=config, limit=limit, as_json=as_json))
+        group = _group("subscribers")
+        there = _there(group, addr, token_file)
+        raise typer.Exit(group.run_ls(data, config=config, there=there, limit=limit, as_json=as_json))
 
 
 @subscribers.command("show")
 def subscribers_show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A subscriber.")],
+    *,
     data: Data = HERE,
     config: Config = None,
+    addr: Addr = None,
+    token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
     """Show a subscriber: what it follows, how far it is, and what it lost without having confirmed it.
@@ -98,23 +123,31 @@ def subscribers_show(
     Only looks: works on a store that is in use, and never writes.
     """
     with answering("subscribers show", as_json=as_json):
-        raise typer.Exit(_group("subscribers").run_show(name, directory=data, config=config, as_json=as_json))
+        group = _group("subscribers")
+        there = _there(group, addr, token_file)
+        raise typer.Exit(group.run_show(name, directory=data, config=config, there=there, as_json=as_json))
 
 
 @subscribers.command("rm")
 def subscribers_rm(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A subscriber.")],
+    *,
     data: Data = HERE,
     config: Config = None,
+    addr: Addr = None,
+    token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
     """Remove a subscriber for good: it keeps nothing from being deleted any more.
 
-    Says how many events were still owed to it. The store must not be in use (exit code 3).
+    Says how many events were still owed to it. The store must not be in use (exit code 3); with --addr the server that
+    has it does it, and whoever consumes by that name begins anew.
     Deletes no events itself; a store that runs does, once all other subscribers confirmed them.
     """
     with answering("subscribers rm", as_json=as_json):
-        raise typer.Exit(_group("subscribers").run_rm(name, directory=data, config=config, as_json=as_json))
+        group = _group("subscribers")
+        there = _there(group, addr, token_file)
+        raise typer.Exit(group.run_rm(name, directory=data, config=config, there=there, as_json=as_json))
 
 
 @subscribers.command("reset")
@@ -127,10 +160,8 @@ def subscribers_reset(  # noqa: PLR0913  # each is an option of the command
     ] = None,
     data: Data = HERE,
     config: Config = None,
-    addr: Annotated[
-        str | None, typer.Option(metavar="URL", help="The admin address of a running server, in place of --data.")
-    ] = None,
-    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the token for --addr.")] = None,
+    addr: Addr = None,
+    token_file: TokenFile = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -145,7 +176,8 @@ def subscribers_reset(  # noqa: PLR0913  # each is an option of the command
         group = _group("subscribers")
         wanted = group.Wanted(name, channel, to)
         if addr is not None:
-            raise typer.Exit(group.run_reset_there(wanted, addr=addr, token_file=token_file, yes=yes, as_json=as_json))
+            there = group.There(addr, token_file)
+            raise typer.Exit(group.run_reset_there(wanted, there, yes=yes, as_json=as_json))
         raise typer.Exit(group.run_reset(wanted, directory=data, config=config, yes=yes, as_json=as_json))
 
 

@@ -1,18 +1,20 @@
 """`holdfast subscribers`: how far each subscriber is, what it is owed, what it lost; remove one, or put it elsewhere.
 
 Promise: `ls` and `show` only look (picture.py); confirmations count as soon as they are in the acknowledgement log.
-`rm` and `reset` take the store's lock, `reset --addr` asks the server that has it; `rm` says what was still owed,
-`reset` what comes again and what is skipped. Leases are known only to the process that gave them.
+`rm` and `reset` take the store's lock; `rm` says what was still owed, `reset` what comes again and what is skipped.
+Leases are known only to the process that gave them. With `--addr` the server that has the store is asked instead; it
+shows what the caller may see.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import typer
 from rich.console import Console
@@ -50,6 +52,82 @@ class SubscriberFacts:
     channels: tuple[ChannelLag, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """All subscribers, and where they were found."""
+
+    place: str
+    owner: str
+    holder_pid: int | None
+    subscribers: list[SubscriberFacts]
+
+
+class There:
+    """The subscribers of a running server."""
+
+    def __init__(self, addr: str, token_file: Path | None) -> None:
+        self._client = AdminClient(ServerAt(addr, token_file=str(token_file or "")), patience_s=PATIENCE_S)
+
+    def look(self) -> Looked:
+        """All that may be seen."""
+        found = [_facts(item) for item in self._client.pages("subscribers")]
+        return Looked(self._client.addr, "told by the server", None, found)
+
+    def one(self, name: str) -> SubscriberFacts:
+        """One of them."""
+        with _told():
+            return _facts(self._client.get("subscribers", name))
+
+    def remove(self, name: str) -> tuple[int, list[ChannelLag]]:
+        """Deregister; how much was owed, and where."""
+        lags = self.one(name).channels
+        with _told():
+            return int(self._client.delete("subscribers", name)["owed_events"]), list(lags)
+
+    def plan(self, wanted: Wanted) -> list[Move]:
+        """What a reset would change."""
+        return self._reset(wanted, plan=True)
+
+    def apply(self, wanted: Wanted) -> list[Move]:
+        """Change it, durably."""
+        return self._reset(wanted, plan=False)
+
+    def _reset(self, wanted: Wanted, *, plan: bool) -> list[Move]:
+        to = wanted.place
+        body = {"to": to.isoformat() if isinstance(to, datetime) else to, "channel": wanted.channel, "plan": plan}
+        with _told():
+            found = self._client.post("subscribers", wanted.name, "reset", body=body)
+        return [Move(**move) for move in found["channels"]]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A server's "there is none" is the caller's mistake, not a missing file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BadRequest(str(error)) from None
+
+
+def _facts(told: dict[str, Any]) -> SubscriberFacts:
+    lags = tuple(
+        ChannelLag(
+            **{item.name: lag[item.name] for item in fields(ChannelLag)} | {"gaps": tuple(map(tuple, lag["gaps"]))}
+        )
+        for lag in told["channels"]
+    )
+    events = sum(lag.events for lag in lags)
+    return SubscriberFacts(
+        told["name"], tuple(told["patterns"]), told["newest_first"], told["created_at_ns"], events, lags
+    )
+
+
+def _look_here(directory: Path, config: Path | None) -> Looked:
+    picture = look(directory, read_config(config))
+    found = [facts_of(picture, state) for state in picture.registry.states()]
+    return Looked(str(directory), picture.owner, picture.holder_pid, found)
+
+
 def facts_of(picture: Picture, state: SubscriberState) -> SubscriberFacts:
     """What a picture says of a subscriber."""
     note, lags = state.note, tuple(picture.lag_of(state))
@@ -67,18 +145,18 @@ def ranges(spans: Sequence[tuple[int, int]], *, limit: int = RANGES_SHOWN_MAX) -
 # ------------------------------------------------------------------------------------------------------------------- ls
 
 
-def run_ls(directory: Path, *, config: Path | None, limit: int, as_json: bool) -> ExitCode:
+def run_ls(directory: Path, *, config: Path | None, there: There | None, limit: int, as_json: bool) -> ExitCode:
     """All subscribers."""
-    picture = look(directory, read_config(config))
-    found = [facts_of(picture, state) for state in picture.registry.states()]
+    looked = there.look() if there is not None else _look_here(directory, config)
+    found = looked.subscribers
     if as_json:
-        result = {"directory": str(directory), "holder_pid": picture.holder_pid, "subscribers": found}
+        result = {"directory": looked.place, "holder_pid": looked.holder_pid, "subscribers": found}
         answer_json("subscribers ls", result)
         return ExitCode.DONE
     console = make_console()
     behind = sum(facts.events > 0 for facts in found)
     state = f"{behind} behind" if behind else "none behind"
-    title(console, f"{directory}: {several(len(found), 'subscriber')}, {state}", [picture.owner])
+    title(console, f"{looked.place}: {several(len(found), 'subscriber')}, {state}", [looked.owner])
     if found:
         _show_list(console, found, limit)
     return ExitCode.DONE
@@ -112,11 +190,15 @@ def _lag_cells(lag: ChannelLag) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------- show
 
 
-def run_show(name: str, *, directory: Path, config: Path | None, as_json: bool) -> ExitCode:
+def run_show(name: str, *, directory: Path, config: Path | None, there: There | None, as_json: bool) -> ExitCode:
     """One subscriber."""
-    picture = look(directory, read_config(config))
-    facts = facts_of(picture, picture.subscriber(name))
-    losses = [loss for loss in picture.losses if loss.subscriber == name]
+    losses: list[Loss] = []
+    if there is not None:
+        facts, place = there.one(name), "a server"
+    else:
+        picture, place = look(directory, read_config(config)), str(directory)
+        facts = facts_of(picture, picture.subscriber(name))
+        losses = [loss for loss in picture.losses if loss.subscriber == name]
     if as_json:
         answer_json("subscribers show", {"subscriber": facts, "losses": losses})
         return ExitCode.DONE
@@ -127,7 +209,7 @@ def run_show(name: str, *, directory: Path, config: Path | None, as_json: bool) 
         f"follows {', '.join(facts.patterns)}; {order}",
         f"registered {moment(facts.created_at_ns)}; {owed}",
     ]
-    title(console, f"{name}: subscriber of {directory}", told)
+    title(console, f"{name}: subscriber of {place}", told)
     _show_channels(console, facts)
     if losses:
         _show_losses(console, losses)
@@ -160,13 +242,9 @@ def _show_losses(console: Console, losses: Sequence[Loss]) -> None:
 # ------------------------------------------------------------------------------------------------------------------- rm
 
 
-def run_rm(name: str, *, directory: Path, config: Path | None, as_json: bool) -> ExitCode:
+def run_rm(name: str, *, directory: Path, config: Path | None, there: There | None, as_json: bool) -> ExitCode:
     """Deregister a subscriber."""
-    settings = read_config(config, without=CHANGE_NOTHING)
-    look(directory, settings).subscriber(name)
-    with Store.open(directory, settings, inline=True) as store:
-        lags = [lag for state in store.subscribers() if state.name == name for lag in state.channels]
-        owed = store.deregister(name)
+    owed, lags = there.remove(name) if there is not None else _remove_here(name, directory, config)
     parts = {lag.channel: lag.events for lag in sorted(lags, key=lambda lag: lag.channel) if lag.events}
     if as_json:
         answer_json("subscribers rm", {"subscriber": name, "owed_events": owed, "owed_by_channel": parts})
@@ -176,6 +254,14 @@ def run_rm(name: str, *, directory: Path, config: Path | None, as_json: bool) ->
     rest = f"{several(owed, 'event')} were still owed to it: {where}" if owed else "nothing was owed to it"
     console.print(f"removed subscriber {escape(name)}; {escape(rest)}", soft_wrap=True)
     return ExitCode.DONE
+
+
+def _remove_here(name: str, directory: Path, config: Path | None) -> tuple[int, list[ChannelLag]]:
+    settings = read_config(config, without=CHANGE_NOTHING)
+    look(directory, settings).subscriber(name)
+    with Store.open(directory, settings, inline=True) as store:
+        lags = [lag for state in store.subscribers() if state.name == name for lag in state.channels]
+        return store.deregister(name), lags
 
 
 # ---------------------------------------------------------------------------------------------------------------- reset
@@ -218,28 +304,6 @@ class _Here:
         return self._port.reset(wanted.name, wanted.channel, to=wanted.place)
 
 
-class _There:
-    """The store of a running server."""
-
-    def __init__(self, addr: str, token_file: Path | None) -> None:
-        self._client = AdminClient(ServerAt(addr, token_file=str(token_file or "")), patience_s=PATIENCE_S)
-
-    def plan(self, wanted: Wanted) -> list[Move]:
-        return self._ask(wanted, plan=True)
-
-    def apply(self, wanted: Wanted) -> list[Move]:
-        return self._ask(wanted, plan=False)
-
-    def _ask(self, wanted: Wanted, *, plan: bool) -> list[Move]:
-        to = wanted.place
-        body = {"to": to.isoformat() if isinstance(to, datetime) else to, "channel": wanted.channel, "plan": plan}
-        try:
-            found = self._client.post("subscribers", wanted.name, "reset", body=body)
-        except FileNotFoundError as error:
-            raise BadRequest(str(error)) from None
-        return [Move(**move) for move in found["channels"]]
-
-
 def run_reset(wanted: Wanted, *, directory: Path, config: Path | None, yes: bool, as_json: bool) -> ExitCode:
     """Put a subscriber of a store at another place; NO if the person says so."""
     assert wanted.place is not None  # says what is wrong with it before anything is opened
@@ -250,11 +314,11 @@ def run_reset(wanted: Wanted, *, directory: Path, config: Path | None, yes: bool
         return _reset(_Here(store), wanted, yes=yes, as_json=as_json)
 
 
-def run_reset_there(wanted: Wanted, *, addr: str, token_file: Path | None, yes: bool, as_json: bool) -> ExitCode:
+def run_reset_there(wanted: Wanted, there: There, *, yes: bool, as_json: bool) -> ExitCode:
     """The same, done by a running server."""
     assert wanted.place is not None
     _check_yes(wanted, yes=yes, as_json=as_json)
-    return _reset(_There(addr, token_file), wanted, yes=yes, as_json=as_json)
+    return _reset(there, wanted, yes=yes, as_json=as_json)
 
 
 def _check_yes(wanted: Wanted, *, yes: bool, as_json: bool) -> None:

@@ -95,6 +95,10 @@ class AdminClient:
         """The data of the answer to a change that may be repeated."""
         return self._ask("POST", _path(parts, {}), json.dumps(body).encode())["data"]
 
+    def delete(self, *parts: str) -> Any:
+        """The data of the answer to a removal."""
+        return self._ask("DELETE", _path(parts, {}), None)["data"]
+
     def send_frame(self, channel: str, stream: bytes, *, slot_id: str, fsn: int) -> Any:
         """Store an Arrow stream as a frame of a slot; the data of the answer, the same for a repeat."""
         headers = {"Content-Type": ARROW_STREAM, "X-Holdfast-Slot-Id": slot_id, "X-Holdfast-First-Fsn": str(fsn)}

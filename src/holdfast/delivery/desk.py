@@ -267,7 +267,7 @@ class DeliveryDesk:
         self._resets += 1
         try:
             for feed in [feed for feed in self.feeds.values() if _is_of(feed, name, channel)]:
-                feed.end("unavailable", f"the subscriber {name!r} is put at another place; subscribe again")
+                feed.end("unavailable", f"the subscriber {name!r} is put at another place or removed; subscribe again")
                 self.drop(feed)
                 await self._written(feed)
             yield

@@ -29,7 +29,7 @@ from holdfast.server.admin.metrics import show_metrics
 from holdfast.server.admin.openapi import OPENAPI
 from holdfast.server.admin.querying import list_queries, tell_query
 from holdfast.server.admin.reading import read_events
-from holdfast.server.admin.subscribing import acknowledge, register, reset
+from holdfast.server.admin.subscribing import acknowledge, register, remove, reset, show
 from holdfast.server.state import ServerState
 
 API = "/api/v1"
@@ -56,7 +56,9 @@ def build(state: ServerState) -> Starlette:
         Route(f"{channel}/segments/{{segment}}/data", _known(views.segment_data), methods=["GET"]),
         Route(f"{API}/segments", _known(views.list_all_segments), methods=["GET"]),
         Route(f"{API}/subscribers", _known(views.list_subscribers), methods=["GET"]),
+        Route(f"{API}/subscribers/{{subscriber}}", _known(show), methods=["GET"]),
         Route(f"{API}/subscribers/{{subscriber}}", _known(register), methods=["POST"]),
+        Route(f"{API}/subscribers/{{subscriber}}", _known(remove), methods=["DELETE"]),
         Route(f"{API}/subscribers/{{subscriber}}/acks", _known(acknowledge), methods=["POST"]),
         Route(f"{API}/subscribers/{{subscriber}}/reset", _known(reset), methods=["POST"]),
         Route(f"{API}/queries", _known(list_queries), methods=["GET"]),

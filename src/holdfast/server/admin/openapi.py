@@ -357,6 +357,14 @@ OPENAPI: Json = {
         "/api/v1/segments": _list_of("Segment", "Segments of all channels."),
         "/api/v1/subscribers": _list_of("Subscriber", "Subscribers, by name."),
         "/api/v1/subscribers/{subscriber}": {
+            "get": _operation("A subscriber.", _answers("The subscriber.", _ref("Subscriber"), 404), [_NAME]),
+            "delete": _operation(
+                "Remove a subscriber for good; whoever consumes by its name begins anew.",
+                _answers(
+                    "What was still owed to it.", _object(subscriber=_TEXT, owed_events=_WHOLE), 403, 404, 409, 421, 503
+                ),
+                [_NAME],
+            ),
             "post": {
                 **_operation(
                     "Register a subscriber, or change the channels of the one of that name.",
@@ -364,7 +372,7 @@ OPENAPI: Json = {
                     [_NAME],
                 ),
                 "requestBody": {"required": True, "content": _content(_REGISTRATION)},
-            }
+            },
         },
         "/api/v1/subscribers/{subscriber}/acks": {
             "post": {

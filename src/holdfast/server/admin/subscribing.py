@@ -1,9 +1,9 @@
-"""A program registers a subscriber, confirms ranges of events, or puts the subscriber at another place, over HTTP.
+"""A program registers a subscriber, looks at it, confirms ranges of events, puts it elsewhere or removes it, over HTTP.
 
 Promise: all calls may be repeated. Registering again answers with the marks of now, so a reader that lost its place
 finds it. What `acks` names, and where `reset` puts it, is durable when the answer comes. A caller needs `consume` of
 every channel that is named, and of every one that a glob matches now. Who consumes by a name that is put elsewhere is
-told, and comes back at the new place; nothing it answered before counts after.
+told, and comes back at the new place; nothing it answered before counts after. A removal that is repeated answers 404.
 """
 
 from __future__ import annotations
@@ -98,15 +98,33 @@ async def acknowledge(request: Request) -> Response:
     return await _shown(state, caller, name)
 
 
+async def show(request: Request) -> Response:
+    """`GET /api/v1/subscribers/{subscriber}`: one, as in the list."""
+    return await _shown(server_of(request), caller_of(request), request.path_params["subscriber"])
+
+
+async def remove(request: Request) -> Response:
+    """`DELETE /api/v1/subscribers/{subscriber}`: it is owed nothing any more, and keeps nothing."""
+    state, caller, name = server_of(request), caller_of(request), request.path_params["subscriber"]
+    check_open(state)
+    found = await _visible(state, caller, name)
+    _require_all(state, caller, found.patterns)
+    async with AsyncExitStack() as empty:
+        for vacate in state.vacating:
+            await empty.enter_async_context(vacate(name, None))
+        owed = await on_thread(state.store.deregister, name)
+    audit = state.gatekeeper.audit
+    audit.write("admin.changed", principal=caller.name, change="subscriber removed", subscriber=name, owed=owed)
+    return answer({"subscriber": name, "owed_events": owed})
+
+
 async def reset(request: Request) -> Response:
     """`POST /api/v1/subscribers/{subscriber}/reset`: at another place, back or on."""
     state, caller, name = server_of(request), caller_of(request), request.path_params["subscriber"]
     check_open(state)
     asked = await json_body(request, Reset, bytes_max=BODY_BYTES_MAX)
     to, port = _position(asked.to), state.store.handing
-    found = await on_thread(_find, state.store, name)
-    if found is None or subscriber_facts(found, caller) is None:
-        raise Refused(404, "not_found", f"there is no subscriber {name!r}", where={"subscriber": name})
+    found = await _visible(state, caller, name)
     _require_all(state, caller, found.patterns if asked.channel is None else (asked.channel,))
     if asked.plan:
         moves = await on_thread(port.plan_reset, name, asked.channel, to=to)
@@ -164,7 +182,7 @@ def _register(state: ServerState, caller: Principal, asked: tuple[str, list[str]
 def _acknowledge(store: Store, name: str, acks: list[Ack]) -> None:
     found = _find(store, name)
     if found is None:
-        raise Refused(404, "not_found", f"there is no subscriber {name!r}", where={"subscriber": name})
+        raise _unknown(name)
     with store.subscriber(name, found.patterns, newest_first=found.newest_first) as subscriber:
         for ack in acks:
             subscriber.ack(ack.channel, ack.first_seq, ack.last_seq)
@@ -174,9 +192,16 @@ def _find(store: Store, name: str) -> SubscriberStatistics | None:
     return next((item for item in store.subscribers() if item.name == name), None)
 
 
-async def _shown(state: ServerState, caller: Principal, name: str) -> Response:
+async def _visible(state: ServerState, caller: Principal, name: str) -> SubscriberStatistics:
     found = await on_thread(_find, state.store, name)
-    facts = subscriber_facts(found, caller) if found is not None else None
-    if facts is None:
-        raise Refused(404, "not_found", f"there is no subscriber {name!r}", where={"subscriber": name})
-    return answer(facts)
+    if found is None or subscriber_facts(found, caller) is None:
+        raise _unknown(name)
+    return found
+
+
+async def _shown(state: ServerState, caller: Principal, name: str) -> Response:
+    return answer(subscriber_facts(await _visible(state, caller, name), caller))
+
+
+def _unknown(name: str) -> Refused:
+    return Refused(404, "not_found", f"there is no subscriber {name!r}", where={"subscriber": name})
