@@ -70,13 +70,17 @@ class RetryLater(HoldfastError):
 class Backpressure(RetryLater):
     """A configured bound is reached and did not fall while the caller waited."""
 
-    def __init__(self, *, bound: str, used_bytes: int, cap_bytes: int, waited_s: float, slowest: str = "") -> None:
+    def __init__(
+        self, *, bound: str, used_bytes: int, cap_bytes: int, waited_s: float, slowest: str = "", cause: str = ""
+    ) -> None:
         blame = f"; subscriber {slowest!r} keeps the most" if slowest else ""
+        blame += f"; segments cannot be written: {cause}" if cause else ""
         super().__init__(
             f"{bound} is full: {used_bytes} of {cap_bytes} bytes used after waiting {waited_s:.1f} s{blame}; "
             "the call was not accepted and can be repeated"
         )
         self.slowest = slowest
+        self.cause = cause
         self.bound = bound
         self.used_bytes = used_bytes
         self.cap_bytes = cap_bytes
@@ -349,10 +353,10 @@ class Unauthenticated(AccessRefused):
 
 
 class Forbidden(AccessRefused):
-    """A known caller without the right."""
+    """A known caller without the right. `principal` is empty at a client, which need not know by what name it goes."""
 
-    def __init__(self, *, principal: str, action: str) -> None:
-        super().__init__(f"principal {principal!r} may not {action}")
+    def __init__(self, *, principal: str, action: str, said: str = "") -> None:
+        super().__init__(said or f"principal {principal!r} may not {action}")
         self.principal = principal
         self.action = action
 

@@ -25,7 +25,7 @@ from holdfast import Store
 from holdfast.disk.filesystem import Filesystem
 from holdfast.model.frame import Entry, EventIds, FrameReceipt, Guid, Identity, SlotFrame
 from holdfast.model.positions import Fsn
-from holdfast.testing import CrashFilesystem, ManualClock
+from holdfast.testing import ManualClock
 
 STORE = Path("/data/store")
 TINY: dict[str, object] = {
@@ -152,9 +152,11 @@ Note = Callable[["Frame", "FrameReceipt | None"], None]
 """Called with a frame before it is sent, and with its receipt after."""
 
 
-def open_store(filesystem: Filesystem, clock: ManualClock, settings: Mapping[str, object] = NO_SETTINGS) -> Store:
+def open_store(
+    filesystem: Filesystem, clock: ManualClock, settings: Mapping[str, object] = NO_SETTINGS, directory: Path = STORE
+) -> Store:
     """A store that does everything in the caller's thread."""
-    return Store.open(STORE, {**TINY, **settings}, filesystem=filesystem, clock=clock, inline=True)
+    return Store.open(directory, {**TINY, **settings}, filesystem=filesystem, clock=clock, inline=True)
 
 
 def send(store: Store, frame: Frame, note: Note) -> FrameReceipt:
@@ -166,11 +168,15 @@ def send(store: Store, frame: Frame, note: Note) -> FrameReceipt:
 
 
 def run(
-    disk: CrashFilesystem, clock: ManualClock, note: Note, settings: Mapping[str, object] = NO_SETTINGS
+    disk: Filesystem,
+    clock: ManualClock,
+    note: Note,
+    settings: Mapping[str, object] = NO_SETTINGS,
+    directory: Path = STORE,
 ) -> Iterator[Store]:
     """The whole program, a step at a time: two sessions, repeats, a flush, a pause, a close. Yields the store."""
     for session in (FIRST_SESSION, SECOND_SESSION):
-        store = open_store(disk, clock, settings)
+        store = open_store(disk, clock, settings, directory)
         yield store
         for number, frame in enumerate(session):
             send(store, frame, note)
@@ -185,6 +191,6 @@ def run(
         for frame in FIRST_SESSION[:3]:
             send(store, frame, note)
         store.close()
-    store = open_store(disk, clock, settings)
+    store = open_store(disk, clock, settings, directory)
     yield store
     store.close()

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from holdfast import Consumer, Sender, Store
+from holdfast.errors import Unauthenticated
 from tests.e2e.served import PATIENCE_S, ServedProcess, free_port
 from tests.tidy.tree import ROOT
 
@@ -261,6 +262,15 @@ access:
             sender.send("trades", {"n": 1})
             sender.send("secrets", {"n": 1})
             assert sender.drain(PATIENCE_S)
+        with pytest.raises(Unauthenticated):
+            Sender(addr=f"127.0.0.1:{server.port}", username="writer", password="wrong")
+        visit = Visit(browser, server.admin)
+        page = visit.page
+        page.get_by_label("User").fill("writer")
+        page.get_by_label("Password").fill("of the writer")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("row", name="refused lately, no frames")).to_be_visible()
+        visit.context.close()
         visit = Visit(browser, server.admin)
         page = visit.page
         page.get_by_label("User").fill("reader")

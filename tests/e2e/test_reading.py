@@ -56,6 +56,21 @@ def test_directory_is_read_as_a_server_is(tmp_path: Path) -> None:
         holdfast.read("trades", path=tmp_path / "data", addr="http://127.0.0.1:1")
 
 
+def test_commands_show_the_token_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secured = tmp_path / "secured"
+    token = run("token", "create", "alice", "--data", secured).strip()
+    server = ServedProcess(secured).start()
+    try:
+        commands = [("query", "select 1 as one"), ("subscribers", "ls"), ("top", "--once")]
+        for command in commands:
+            assert "HOLDFAST_TOKEN" in run(*command, "--addr", server.admin, code=3)
+        monkeypatch.setenv("HOLDFAST_TOKEN", token)
+        for command in commands:
+            run(*command, "--addr", server.admin)
+    finally:
+        server.kill()
+
+
 def test_query_sees_events_that_are_not_sealed_yet(server: ServedProcess) -> None:
     sql = "select symbol, sum(qty) as qty from trades group by symbol order by symbol"
     rows = json.loads(run("query", sql, "--addr", server.admin, "--json"))["result"]["rows"]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.sender.sender import Sender
-from tests.e2e.served import PATIENCE_S, free_port
+from tests.e2e.served import PATIENCE_S, ServedProcess, free_port
 from tests.unit.sender.test_orphans import leave
 from tests.unit.server.harness import RunningServer
 
@@ -104,6 +104,16 @@ def test_refused_events_make_the_answer_no(server: RunningServer, tmp_path: Path
     run("send", "refusing", tmp_path / "a.ndjson", "--conf", conf(server))
     result = run_json("send", "refusing", tmp_path / "b.ndjson", "--conf", conf(server), code=1)
     assert "SCHEMA_MISMATCH" in result["refused"][0]
+
+
+def test_admin_address_in_a_connect_string_is_told_apart(tmp_path: Path) -> None:
+    served = ServedProcess(tmp_path / "data").start()
+    try:
+        admin = served.admin.removeprefix("http://")
+        told = run("send", "a", written(tmp_path, "csv"), "--conf", f"ws::addr={admin};", "--json", code=4)
+        assert "behind data=" in json.loads(told)["error"]["message"]
+    finally:
+        served.kill()
 
 
 def test_unanswered_events_make_the_answer_no(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ what to do next.
 | slots.py | `holdfast slots`: what senders' slots hold; sending it |
 | slotexport.py | `holdfast slots export`: what a slot has to send, as Arrow files |
 | answer.py | exit codes, the error line, the JSON envelope |
+| serverat.py | the server of `--addr`, and the credential for it |
 | extras.py | modules that need an extra of the package; settings from a file |
 | display.py | the console, and numbers, sizes and damage for people |
 | serve.py | `holdfast serve`: the server as a process, its signals, how it ends |

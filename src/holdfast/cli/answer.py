@@ -29,6 +29,7 @@ from holdfast.errors import (
     DamagedData,
     HoldfastError,
     Locked,
+    SenderHalted,
     TierMismatch,
     TierRefused,
     Unprotected,
@@ -68,21 +69,37 @@ def exit_code(error: BaseException) -> ExitCode:
         return ExitCode.USAGE
     if isinstance(error, REFUSALS):
         return ExitCode.REFUSED
+    if isinstance(error, SenderHalted):
+        return ExitCode.NO
     return ExitCode.FAILED
 
 
+_ADVICE: tuple[tuple[type[Exception], str], ...] = (
+    (CorruptData, "run `holdfast verify` on the store to see everything that is damaged"),
+    (AccessRefused, "show a credential that may: --token-file, HOLDFAST_TOKEN, or token= in the connect string"),
+    (SenderHalted, "mend the cause, then send again; what is in a slot goes with `holdfast slots drain`"),
+    (PermissionError, "run it as the user who owns the store"),
+)
+"""What to do next, where the error does not say so itself."""
+
+
 def _message(error: Exception) -> str:
-    """One line: what is wrong, and what to do where the error does not say so itself."""
+    """One line: what is wrong, and what to do."""
     text = str(error).partition("\n")[0]
-    if isinstance(error, CorruptData):
-        return f"{text}; run `holdfast verify` on the store to see everything that is damaged"
-    if isinstance(error, AccessRefused):
-        return f"{text}; show a credential that may: --token-file, HOLDFAST_TOKEN, or token= in the connect string"
-    if isinstance(error, PermissionError):
-        return f"{text}; run it as the user who owns the store"
+    for kind, advice in _ADVICE:
+        if isinstance(error, kind):
+            return f"{text}; {advice}"
+    if _is_full(error):
+        return f"no space left on the disk of the store: {text}; nothing is lost: free space, then repeat"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; check the path and the disk, then repeat"
     return text
+
+
+def _is_full(error: Exception) -> bool:
+    from holdfast.disk.filesystem import is_full  # noqa: PLC0415  # `holdfast --help` need not wait for Arrow
+
+    return isinstance(error, OSError | sqlite3.Error) and is_full(error)
 
 
 def answer_json(command: str, result: object, *, ok: bool = True) -> None:

@@ -30,7 +30,8 @@ Addr = Annotated[
     typer.Option("--addr", metavar="URL", help="The admin address of a running server, in place of --data."),
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="A file with the token for --addr.")
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="A file with the token for --addr. Default: HOLDFAST_TOKEN."),
 ]
 Limit = Annotated[int, typer.Option(min=0, help="The most rows a table shows; 0 is all. JSON has all.")]
 

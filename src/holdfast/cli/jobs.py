@@ -19,6 +19,7 @@ from holdfast.cli.display import count, make_console, make_table, several, size
 from holdfast.cli.jobsgroup import Place, Shape
 from holdfast.cli.picture import CHANGE_NOTHING, read_config
 from holdfast.cli.progress import make_progress
+from holdfast.cli.serverat import server_at, token_of_environment
 from holdfast.config.values import parse_size, parse_time
 from holdfast.errors import BadRequest
 from holdfast.spark.jobs import compact_directory, compact_server, export, figures, replay
@@ -35,6 +36,7 @@ def _options(place: Place, channel: str, **more: str | None) -> SourceOptions:
         "path": str(place.data) if place.data is not None else "",
         "addr": place.addr or "",
         "tokenFile": str(place.token_file) if place.token_file is not None else "",
+        "token": token_of_environment(place.token_file) if place.addr else "",
         "channel": channel,
         **{key: value or "" for key, value in more.items()},
     }
@@ -64,8 +66,8 @@ def run_compact(place: Place, channel: str, *, target: str, span: str, config: P
             advance(done.segments_before, 0, f"{count(done.segments_before)} segments became {done.segments_after}")
 
         if place.addr is not None:
-            token_file = str(place.token_file) if place.token_file is not None else ""
-            server = Target(place.addr, channel, token_file=token_file)
+            there = server_at(place.addr, place.token_file)
+            server = Target(place.addr, channel, token=there.token, token_file=there.token_file)
             done = compact_server(server, policy, on_step=on_step)
         else:
             directory = place.data or Path("data")

@@ -17,7 +17,9 @@ Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The di
 Addr = Annotated[
     str | None, typer.Option(metavar="URL", help="The admin address of a running server: http://127.0.0.1:9001.")
 ]
-TokenFile = Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the token for --addr.")]
+TokenFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file with the token for --addr. Default: HOLDFAST_TOKEN.")
+]
 Start = Annotated[
     str | None,
     typer.Option("--from", metavar="POS", help='earliest, a time with its zone, or JSON by channel: {"t": 17}.'),

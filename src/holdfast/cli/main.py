@@ -205,7 +205,9 @@ def query(
     data: Annotated[
         Path | None, typer.Option("--data", metavar="DIR", help="Instead: a store that no process has open.")
     ] = None,
-    token_file: Annotated[str, typer.Option("--token-file", metavar="FILE", help="A token for the server.")] = "",
+    token_file: Annotated[
+        str, typer.Option("--token-file", metavar="FILE", help="A token. Default: HOLDFAST_TOKEN.")
+    ] = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a .parquet or .csv file.")
     ] = None,

@@ -20,6 +20,7 @@ from rich.markup import escape
 
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.display import count, make_console, make_table, several
+from holdfast.cli.serverat import token_of_environment
 from holdfast.errors import BadRequest
 from holdfast.model.jsonvalues import as_json_value
 from holdfast.reading import channels, read
@@ -40,7 +41,7 @@ def run(
         raise BadRequest(f"--output {output} is neither .parquet nor .csv")
     place: dict[str, Any] = {"path": data}
     if data is None:
-        place = {"addr": addr, "token": Path(token_file) if token_file else ""}
+        place = {"addr": addr, "token": Path(token_file) if token_file else token_of_environment(None)}
     result = _result(sql, place)
     if output is not None:
         _write(result, output)

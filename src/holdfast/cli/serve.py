@@ -31,9 +31,10 @@ from holdfast.config.tier import TierConfig
 from holdfast.console import attach as attach_console
 from holdfast.delivery import attach_delivery
 from holdfast.disk.local import LocalFilesystem
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidConfig
 from holdfast.server.access import Gatekeeper, ReloadableTls, check_exposure
 from holdfast.server.admin import build, serve_admin
+from holdfast.server.interpreter import serve_many
 from holdfast.server.server import Parts, Server
 from holdfast.store.store import Store
 from holdfast.sync import SyncDesk
@@ -45,11 +46,6 @@ if sys.platform == "win32":
     new_event_loop = asyncio.new_event_loop
 else:
     from uvloop import new_event_loop
-
-
-SWITCH_INTERVAL_S = 0.0005
-"""How long the event loop may keep other threads from running Python. After a sync the committer waits for its turn,
-and all producers with it: a tenth of Python's default gave half as many frames again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +78,9 @@ def run(options: Options, *, as_json: bool) -> ExitCode:
     settings = options.settings()
     _log_to_stderr()
     _raise_descriptor_limit()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as open_parts:
         parts = _open(settings, options, open_parts)
+        serve_many()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(settings, parts, options, as_json=as_json))
     return ExitCode.DONE
@@ -93,6 +89,8 @@ def run(options: Options, *, as_json: bool) -> ExitCode:
 def _open(settings: ConfigFile, options: Options, open_parts: ExitStack) -> Parts:
     """What the server is made of; cheap refusals come before the store is recovered."""
     config, clock, filesystem = settings.server, SystemClock(), LocalFilesystem()
+    if Path(config.data).exists() and not Path(config.data).is_dir():
+        raise InvalidConfig(key="data", reason=f"{config.data} is a file; give a directory, which may be new")
     tls = ReloadableTls(config) if config.has_tls else None
     gatekeeper = Gatekeeper(config, clock, filesystem)
     open_parts.callback(gatekeeper.close)

@@ -24,8 +24,9 @@ from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.channels import NOTHING, lasting, print_table, title
 from holdfast.cli.display import count, make_console, make_table, moment, several, shortened, size
 from holdfast.cli.picture import CHANGE_NOTHING, Picture, look, read_config
+from holdfast.cli.serverat import server_at
 from holdfast.cli.tail import position
-from holdfast.consumer.adminclient import AdminClient, ServerAt
+from holdfast.consumer.adminclient import AdminClient
 from holdfast.errors import BadRequest
 from holdfast.store.catalog import Loss
 from holdfast.store.reading import Position
@@ -66,7 +67,7 @@ class There:
     """The subscribers of a running server."""
 
     def __init__(self, addr: str, token_file: Path | None) -> None:
-        self._client = AdminClient(ServerAt(addr, token_file=str(token_file or "")), patience_s=PATIENCE_S)
+        self._client = AdminClient(server_at(addr, token_file), patience_s=PATIENCE_S)
 
     def look(self) -> Looked:
         """All that may be seen."""

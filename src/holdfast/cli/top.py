@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
-from urllib.parse import urlsplit
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -24,8 +22,9 @@ from rich.text import Text
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.channels import lasting
 from holdfast.cli.display import count, make_console, make_table, size
-from holdfast.consumer.adminclient import AdminClient, ServerAt
-from holdfast.errors import BadRequest, ServerAway
+from holdfast.cli.serverat import server_at
+from holdfast.consumer.adminclient import AdminClient
+from holdfast.errors import ServerAway
 
 RETRY_S = 1.0
 ROWS = 12
@@ -94,11 +93,7 @@ def _follow(stream: Stream, live: Live) -> None:
 
 
 def _client(addr: str, token_file: str | None) -> AdminClient:
-    parts = urlsplit(addr)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadRequest(f"--addr {addr[:80]!r} is no address; it looks like http://127.0.0.1:9001")
-    token = "" if token_file else os.environ.get("HOLDFAST_TOKEN", "")
-    return AdminClient(ServerAt(addr, token, token_file or ""), patience_s=0)
+    return AdminClient(server_at(addr, token_file), patience_s=0)
 
 
 # -- drawing ----------------------------------------------------------------------------------------------------------
@@ -122,6 +117,8 @@ def _head(now: Json) -> RenderableType:
     for key, words in (("insecure", "open to everyone"), ("draining", "stopping"), ("failed", "the store has failed")):
         if server[key]:
             state = f"[bold red]{words}[/]"
+    if now.get("store", {}).get("seal_postponed"):
+        state = "[bold red]the disk is full[/]"
     up = lasting(now["at"] - server["started_at"])
     return Text.from_markup(f"[bold]holdfast[/] {escape(server['version'])}  {state}  up {up}")
 

@@ -42,7 +42,7 @@ def _show(console: Console, report: VerifyReport) -> None:
     damaged = sum(finding.severity == "damage" for finding in report.findings)
     if damaged:
         verdict = f"[bold red]damaged[/] in {several(damaged, 'place')}: {escape(report.directory)}"
-        advice = "Nothing was changed. Keep a copy of the directory before anything else is tried."
+        advice = "Nothing was changed. Make a copy of the directory, then `holdfast repair` says what can be mended."
         console.print(f"{verdict}\n{advice}", soft_wrap=True)
     else:
         console.print(f"[bold green]intact[/]: {escape(report.directory)}", soft_wrap=True)

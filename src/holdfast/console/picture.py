@@ -188,6 +188,7 @@ def _for_administrators(picture: Picture) -> Json:
             "sealed": store.sealed_segments,
             "evictions": dict(store.retention.evictions),
             "scrub_findings": len(store.scrub.findings),
+            "seal_postponed": store.seal_postponed,
         }
     return found
 

@@ -71,6 +71,9 @@ class AdminClient:
     """Asks one server. Used by one thread."""
 
     def __init__(self, options: ServerOptions, *, patience_s: float, clock: Clock | None = None) -> None:
+        parts = urlsplit(options.addr)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadRequest(f"addr {options.addr[:80]!r} is no admin address; it looks like http://127.0.0.1:9001")
         self.addr = options.addr
         self.patience_s = patience_s
         self._options = options
@@ -189,7 +192,7 @@ class AdminClient:
                 token = Path(self._options.token_file).read_text(encoding="utf-8").strip()
             except OSError as error:
                 reason = error.strerror or error
-                raise BadRequest(f"tokenFile {self._options.token_file} cannot be read: {reason}") from None
+                raise BadRequest(f"the token file {self._options.token_file} cannot be read: {reason}") from None
         return {"Authorization": f"Bearer {token}"} if token else {}
 
 
@@ -224,10 +227,15 @@ def _refuse(response: http.client.HTTPResponse) -> None:
         error = json.loads(body)["error"]
         refusal = _Refusal(response.status, error["code"], error["message"], error["where"] or {})
     except (ValueError, LookupError, TypeError):
-        refusal = _Refusal(response.status, "", response.reason, {})
+        refusal = _Refusal(response.status, "", _not_ours(response), {})
     if refusal.code == "corrupt_data" or response.status not in _TRY_AGAIN:
         raise refusal
-    raise _Again(f"{response.status} {refusal.message}")
+    raise _Again(f"{response.status} {refusal.message}" if refusal.code else refusal.message)
+
+
+def _not_ours(response: http.client.HTTPResponse) -> str:
+    told = f"{response.status} {response.reason}"
+    return f"{told}; no admin server answers there, whose address `holdfast serve` prints behind admin="
 
 
 def _as_ours(refusal: _Refusal, addr: str) -> Exception:

@@ -261,5 +261,5 @@ class ConsumerCore:
 
 def _error_of(reply: consume.Refused, options: Options) -> HoldfastError:
     if reply.code == "forbidden":
-        return Forbidden(principal="(the connection's)", action=f"consume {options.channel!r}: {reply.reason}")
+        return Forbidden(principal="", action=f"consume {options.channel!r}", said=reply.reason)
     return SubscriptionRefused(channel=options.channel, code=reply.code, reason=reply.reason)

@@ -42,6 +42,7 @@ from holdfast.dataflow.sinks import AllOf, OneOf, Sink, StoreSink
 from holdfast.disk.filesystem import Filesystem
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import CannotListen, HoldfastError, InvalidConfig
+from holdfast.server.interpreter import serve_many
 from holdfast.store.retention.sharedroom import SharedRoom, prepare_room
 from holdfast.store.store import Store
 from holdfast.telemetry import event
@@ -52,8 +53,6 @@ if sys.platform == "win32":
 else:
     from uvloop import new_event_loop
 
-SWITCH_INTERVAL_S = 0.0005
-"""How long one thread may keep the others from running Python: loop, intake and committer wait for each other."""
 WATCH_S = 0.5
 """How often a failed store is looked for."""
 
@@ -376,6 +375,6 @@ def run_graph(
                 loop.add_signal_handler(number, flow.stop)
         await flow.run(on_ready)
 
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    serve_many()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve())

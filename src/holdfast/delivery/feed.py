@@ -340,6 +340,7 @@ class Feed:
             return
         self._in_tier = found.in_tier
         if wish.again is None:
+            self._end_at_absent(found)
             self.next_seq = found.next_seq
         for cut in found.cuts:
             self._hand_out(cut, now_ns)
@@ -352,9 +353,20 @@ class Feed:
             for subscription in self.members.values():
                 subscription.tell("gap", found.gone, "retention took them")
 
+    def _end_at_absent(self, found: Harvest) -> None:
+        """New messages for a member that left while they were read, and all behind them, are read again: else others
+        would get those behind first."""
+        for at, cut in enumerate(found.cuts):
+            if cut.member not in self.members:
+                found.next_seq = end = cut.ranges[0][0]
+                found.cuts = found.cuts[:at]
+                found.passed = [(first, min(last, end - 1)) for first, last in found.passed if first < end]
+                found.gone = [(first, min(last, end - 1)) for first, last in found.gone if first < end]
+                return
+
     def _hand_out(self, cut: Cut, now_ns: int) -> None:
         subscription = self.members.get(cut.member)
-        if subscription is None:  # it left while they were read
+        if subscription is None:  # it left while they were read once more
             self.book.again([(*span, cut.attempt) for span in cut.ranges], due_ns=now_ns)
             return
         member = subscription.member

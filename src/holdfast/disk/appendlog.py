@@ -39,7 +39,7 @@ import pyarrow as pa
 
 from holdfast.disk import records
 from holdfast.disk.checksum import crc32c
-from holdfast.disk.filesystem import Bytes, File, Filesystem, Mode
+from holdfast.disk.filesystem import Bytes, File, Filesystem, Mode, is_full
 from holdfast.disk.records import Flaw, Record
 from holdfast.errors import CorruptData, DiskFull, HoldfastError, StoreFailed, UnsupportedFormat
 
@@ -325,6 +325,11 @@ def mend(filesystem: Filesystem, found: LogFile, *, file_id: int) -> Mended | No
             file.pwritev([before, record.payload, after], offset)
             offset += records.record_bytes(record.payload.size)
         file.sync()
+    except OSError as error:
+        if not is_full(error):
+            raise
+        _discard(filesystem, temporary)  # a start that failed leaves the disk no fuller than it was
+        raise DiskFull(file=temporary, reason=os.strerror(error.errno or 0)) from error
     finally:
         file.close()
     filesystem.rename(temporary, found.path)

@@ -137,6 +137,9 @@ class Filesystem(Protocol):
 
     def unlink(self, path: Path) -> None: ...
 
+    def forget(self, path: Path) -> None:
+        """A hint: nobody reads this file soon, and memory need not hold what of it is on disk and in use by nobody."""
+
     def rmdir(self, path: Path) -> None: ...
 
     def sync_dir(self, path: Path) -> None: ...

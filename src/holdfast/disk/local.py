@@ -44,8 +44,8 @@ those are hard to get, on a virtual machine above all, the same bytes cost sever
 JOIN_COUNT_MIN = 8
 """From here on one copy is cheaper than an iovec for each buffer."""
 
-JOIN_BYTES_MAX = 1 << 20
-"""Above this the copy costs more than the iovecs it saves."""
+JOIN_BYTES_MAX = 8 << 10
+"""Per buffer: above this the copy costs more than the iovecs it saves."""
 
 BUSY_TIMEOUT_S = 5.0
 """How long a statement waits for another process that holds the database; only tools do, and briefly."""
@@ -272,7 +272,7 @@ class LocalFile:
         return data
 
     def pwritev(self, buffers: Sequence[Bytes], offset_bytes: int) -> None:
-        if len(buffers) >= JOIN_COUNT_MIN and sum(map(len, buffers)) < JOIN_BYTES_MAX:
+        if len(buffers) >= JOIN_COUNT_MIN and sum(map(len, buffers)) < JOIN_BYTES_MAX * len(buffers):
             buffers = (b"".join(buffers),)
         write_fully(self._fd, buffers, offset_bytes)
 
@@ -339,6 +339,15 @@ class SqliteTransaction:
         self._connection.executemany(sql, rows)
 
 
+@contextmanager
+def legible_errors() -> Iterator[None]:
+    """SQLite quotes damaged names in its errors; Python fails to tell those that are no text."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise sqlite3.DatabaseError(f"damaged, and so are the names in it: {error.object!r:.200}") from error
+
+
 class SqliteDatabase:
     """One connection that threads share by turns. Writes outside a transaction are refused."""
 
@@ -349,13 +358,13 @@ class SqliteDatabase:
         connection.execute("PRAGMA query_only = ON")
 
     def query(self, sql: str, values: Sequence[SqlValue] = ()) -> list[SqlRow]:
-        with self._lock:
+        with self._lock, legible_errors():
             self._check()
             return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteTransaction]:
-        with self._lock:
+        with self._lock, legible_errors():
             self._check()
             if self._connection.in_transaction:
                 raise sqlite3.ProgrammingError("this thread is already inside a transaction of this database")
@@ -384,6 +393,7 @@ class SqliteDatabase:
             self._connection.close()
 
 
+@legible_errors()
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
@@ -444,6 +454,14 @@ class LocalFilesystem:
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)
+
+    def forget(self, path: Path) -> None:
+        if sys.platform == "linux":
+            fd = os.open(path, _OPEN_FLAGS[Mode.READ])
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
 
     def rmdir(self, path: Path) -> None:
         os.rmdir(path)

@@ -227,6 +227,8 @@ def _refused(error: WSHandshakeError, action: str, config: SenderConfig) -> Dial
     status = int(error.response.status)
     said = (error.raw_body or error.response.body or b"")[:_READABLE_TEXT_MAX].decode(errors="replace").strip()
     reason = f"answered {status}" + (f": {said}" if said else "")
+    if status == 404:
+        reason = "answered 404: events do not go there; `holdfast serve` prints the address behind data="
     if status in (401, 403):
         return DialFailure(Outcome.REFUSED, reason, _access_error(status, reason, action, config))
     role = error.response.headers.get("X-QuestDB-Role")

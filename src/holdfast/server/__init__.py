@@ -17,6 +17,7 @@
 | latency.py | how long producers wait for their answer |
 | senders.py | who sends frames of slots: connected or away, and what was sent again |
 | queries.py | Spark queries that tell how they are doing |
+| interpreter.py | how Python takes turns and looks for garbage in a process that serves |
 | state.py | what the parts share: store, settings, connections, counters |
 | access/ | who is calling, what they may do, how much |
 | admin/ | the admin HTTP server |

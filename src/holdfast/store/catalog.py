@@ -164,13 +164,17 @@ class Catalog:
 
     # -- publishing -------------------------------------------------------------------------------------------------
 
-    def publish(self, publications: Sequence[Publication], *, wal_cursor: int) -> None:
-        """Make segments known, and say what the log no longer needs to keep, in one transaction."""
+    def publish(
+        self, publications: Sequence[Publication], *, wal_cursor: int, skipped: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
+        """Make segments known, say what the log no longer needs to keep, and which numbers of a channel no event will
+        ever have, as (channel id, first seq, last seq): in one transaction."""
         with self._translated(), self._database.transaction() as change:
             for item in publications:
                 put(change, "segments", segment_row(item.segment))
                 put(change, "channels", astuple(item.channel))
                 put_identities(change, item)
+            add_gone(change, skipped, reason="skipped")
             put_meta(change, {"wal_cursor": wal_cursor})
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -247,6 +251,22 @@ class Catalog:
         """Slots above `after`, by id."""
         sql = "SELECT slot_id FROM slots WHERE slot_id > ? ORDER BY slot_id LIMIT ?"
         return [bytes(row[0]) for row in self._database.query(sql, (after, limit))]
+
+    def slot_ranges_within(self, numbers: Sequence[int]) -> dict[int, dict[bytes, list[tuple[int, int]]]]:
+        """Per segment and slot the frame numbers in it."""
+        found: dict[int, dict[bytes, list[tuple[int, int]]]] = {}
+        for at in range(0, len(numbers), 500):
+            some = numbers[at : at + 500]
+            marks = ",".join("?" * len(some))
+            for row in self._query(f"SELECT * FROM segment_slots WHERE segment_seq IN ({marks})", some):
+                slot_id, first, number, last = row[:4]
+                found.setdefault(number, {}).setdefault(bytes(slot_id), []).append((first, last))
+        return found
+
+    def slot_ranges_present(self, slot_id: bytes) -> list[tuple[int, int]]:
+        """Frame numbers of a slot that are in segments now."""
+        rows = self._query("SELECT * FROM segment_slots WHERE slot_id = ?", (slot_id,))
+        return [(row[1], row[3]) for row in rows]
 
     def segments_of_frame(self, slot_id: bytes, fsn: int) -> list[PublishedSegment]:
         """The segments that may hold that frame."""

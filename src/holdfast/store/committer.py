@@ -353,7 +353,8 @@ class Committer(GroupWorker[Pending | Train]):
                 receipts.append(self._nothing_new(entry.channel, known_seqs))
                 continue
             before = rows_of_channel(places, entry.channel.id)
-            chunk = self._number(entry, group, identity, (ingested_at_ns, first_committed_id, before))
+            shared_id = first_committed_id if len(pending.entries) > 1 else 0
+            chunk = self._number(entry, group, identity, (ingested_at_ns, shared_id, before))
             first, rows = chunk.run.first_seq, chunk.run.rows
             places.append(EntryPlace(entry.channel.id, entry.version.id, first, entry.payload, entry.options))
             receipts.append(
@@ -409,7 +410,7 @@ class Committer(GroupWorker[Pending | Train]):
             run = make_run(
                 seq, rows, committed_id=committed_id, ingested_at_ns=ingested_at_ns, identity=identity, partitions=()
             )
-            group.chunks.append((channel, Chunk(run, payload, version, log_number, (), committed_id)))
+            group.chunks.append((channel, Chunk(run, payload, version, log_number)))
             receipt = Receipt(name, Seq(seq), Seq(seq + rows - 1), CommittedId(committed_id), False, durability)
             receipts.append(FrameReceipt((receipt,), False, durability))
             if identity is not None:
@@ -454,8 +455,8 @@ class Committer(GroupWorker[Pending | Train]):
         )
 
     def _number(self, entry: PreparedEntry, group: _Group, identity: Identity, frame: tuple[int, int, int]) -> Chunk:
-        """Give an entry's events their numbers. `frame` is when it came in, where it begins, and what it has brought to
-        the channel before."""
+        """Give an entry's events their numbers. `frame` is when it came in, where it begins if there is more of it, and
+        what it has brought to the channel before."""
         ingested_at_ns, frame_committed_id, frame_offset = frame
         channel, rows = entry.channel, entry.payload.rows
         if channel.limits.discard == "new":

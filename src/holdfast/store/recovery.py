@@ -456,7 +456,8 @@ class _Replay:
             partitions=entry.options.partitions,
             frame_offset=rows_of_channel(frame.entries[:number], channel.id),
         )
-        chunk = Chunk(run, entry.payload, version, wal_file, (), frame.first_committed_id)
+        shared_id = frame.first_committed_id if len(frame.entries) > 1 else 0
+        chunk = Chunk(run, entry.payload, version, wal_file, (), shared_id)
         reference = entry.payload.reference
         if reference is not None:
             payload = self._referred.payload(channel.name, entry.payload, verify=False)  # it was, when it was settled

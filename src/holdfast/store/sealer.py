@@ -26,7 +26,9 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from holdfast.disk.filesystem import is_full
@@ -39,7 +41,7 @@ from holdfast.store.segments.combine import LazyBatches
 from holdfast.store.segments.metadata import SegmentMeta, event_time_range
 from holdfast.store.segments.runs import RunTable
 from holdfast.store.segments.writer import PrefixDiffers, SegmentFile, write_segment
-from holdfast.store.units import SpentFile, Unit
+from holdfast.store.units import FrameBounds, SpentFile, Unit
 from holdfast.store.wal.codec import decode_pieces
 from holdfast.store.wal.log import Wal
 from holdfast.telemetry import event
@@ -60,10 +62,11 @@ class Sealer:
         wal: Wal,
         *,
         settle: Callable[[], None],
-        on_publish: Callable[[PublishedSegment], None],
+        on_publish: Callable[[PublishedSegment], bool],
         spent: Iterable[SpentFile] = (),
     ) -> None:
-        """`settle` returns when all that is in the tail is synced in the log; `spent`: files of an earlier process."""
+        """`settle` returns when all that is in the tail is synced in the log; `on_publish` says whether a segment will
+        be read soon; `spent`: files of an earlier process."""
         self._settle = settle
         self._filesystem = ground.filesystem
         self._directory = ground.channels_directory
@@ -76,10 +79,11 @@ class Sealer:
         self._written: dict[Unit, Publication] = {}
         self._ground = ground
         self._spent = {file.path: file for file in spent}
+        self._cold: list[Path] = []
         self._stop = threading.Event()
         self.postponed: DiskFull | None = None
         self.segments = 0
-        self.on_seal: Callable[[int, int], None] = lambda _segment_seq, _frame_committed_id: None
+        self.on_seal: Callable[[int, FrameBounds], None] = lambda _segment_seq, _bounds: None
 
     def run(self) -> None:
         """Seal until stopped and nothing is left, or until the store fails."""
@@ -105,6 +109,11 @@ class Sealer:
 
     def step(self) -> bool:
         """Seal what is cut, one transaction's worth; False when there was nothing, or no room on disk."""
+        sealed = self._step()
+        self._forget_cold()  # what was sealed is mapped no more
+        return sealed
+
+    def _step(self) -> bool:
         units = self._tail.take(UNITS_PER_TRANSACTION)
         if not units:
             return False
@@ -120,6 +129,8 @@ class Sealer:
             failure = error if isinstance(error, StoreFailed) else self._failure(error)
             self._tail.fail(failure)
             return False
+        if self.postponed is not None:
+            event("store.seal.resume", level=logging.WARNING, directory=self._directory)
         self.postponed = None
         return True
 
@@ -161,13 +172,16 @@ class Sealer:
         meta = replace(meta, segment_seq=self._catalog.next_segment_seq())
         return write_segment(
             self._filesystem,
-            self._ground.channel_directory(meta.channel) / segment_file_name(meta.segment_seq),
+            self._path_of(meta),
             meta=meta,
             schema=unit.version.schema,
             batches=batches,
             runs=runs,
             compression=COMPRESSIONS[unit.channel.limits.compression],
         )
+
+    def _path_of(self, meta: SegmentMeta) -> Path:
+        return self._ground.channel_directory(meta.channel) / segment_file_name(meta.segment_seq)
 
     def _finish(self, unit: Unit, meta: SegmentMeta, runs: RunTable) -> SegmentFile | None:
         """What is missing in a file that was filled by commits; None if there is none, or it cannot be finished."""
@@ -205,25 +219,36 @@ class Sealer:
         oldest = self._tail.oldest_file(active=log.number, without=units)
         publications = [self._written[unit] for unit in units]
         for unit, publication in zip(units, publications, strict=True):
-            self.on_seal(publication.segment.meta.segment_seq, unit.frame_committed_id)
-        self._catalog.publish(publications, wal_cursor=log.file_start(oldest))
+            self.on_seal(publication.segment.meta.segment_seq, unit.frame_bounds())
+        fresh = (unit.channel for unit in units if unit.channel.published_seq < unit.channel.born_seq)
+        skipped = [(channel.id, 1, channel.born_seq - 1) for channel in fresh if channel.born_seq > 1]
+        self._catalog.publish(publications, wal_cursor=log.file_start(oldest), skipped=skipped)
         self._tail.published(units, [publication.segment.size_bytes for publication in publications])
         for unit, publication in zip(units, publications, strict=True):
             del self._written[unit]
             for digest, _ in publication.event_ids:
                 unit.channel.unpublished_ids.pop(digest, None)
             self.segments += 1
-            self._on_publish(publication.segment)
+            if not self._on_publish(publication.segment):
+                self._cold.append(self._path_of(publication.segment.meta))
         self._tail.announced()
         self._remove_spent()
         log.trim(keep_from_number=oldest)
         self._tail.note_wal_bytes(log.size_bytes())
 
+    def _forget_cold(self) -> None:
+        """Give back the memory of segments that nobody follows, instead of filling it with what is not read."""
+        cold, self._cold = self._cold, []
+        for path in cold:
+            with suppress(OSError):  # removed in the meantime; it is only a hint
+                self._filesystem.forget(path)
+
     def _failed(self, error: OSError | sqlite3.Error) -> bool:
         """Later if the disk is full, never again otherwise."""
         if is_full(error):
+            if self.postponed is None:  # said once; `seal_postponed` tells that it lasts
+                event("store.seal.postpone", level=logging.WARNING, directory=self._directory, reason=error)
             self.postponed = DiskFull(file=self._directory, reason=str(error))
-            event("store.seal.postpone", reason=error)
             return False
         self._tail.fail(self._failure(error))
         return False

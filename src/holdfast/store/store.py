@@ -186,7 +186,7 @@ class Store:
         committer, registry = self._committer_of(), self._desk.registry
         self.port = TierPort(self._ground, self._reader, self._open_files, committer=committer, registry=registry)
         self.handing = HandingPort(self._ground, self._reader, self._desk)
-        self._evictor.on_evict = self.port.evicted
+        self._evictor.evicting = self.port.evicting
         self._sealer.on_seal = self.port.sealed
         self._tail.on_pressure = self._keeper.wake
         if self._inline:
@@ -358,10 +358,9 @@ class Store:
         if self._tail.is_throttling:
             self._keeper.wake()
 
-    def _published(self, segment: PublishedSegment) -> None:
+    def _published(self, segment: PublishedSegment) -> bool:
         self._touched.add(segment.channel_id)
-        self._desk.registry.published(segment.channel_id)
-        self.port.published()
+        return any([self._desk.registry.published(segment.channel_id, segment.meta.channel), self.port.published()])
 
     def _reserve(self, size_bytes: int, *, wait: bool, capped: bool) -> None:
         """Room in memory, log and under the size cap; a store without threads makes room itself."""
@@ -374,15 +373,17 @@ class Store:
             raise self.blame(refusal) if wait else refusal from None
 
     def blame(self, refusal: Backpressure) -> Backpressure:
-        """The same, with who keeps the store full; it may read the disk."""
-        if refusal.bound != "retention.size_cap":
+        """The same, with what or who keeps the store full; it may read the disk."""
+        postponed, capped = self._sealer.postponed, refusal.bound == "retention.size_cap"
+        if postponed is None and not capped:
             return refusal
         return Backpressure(
             bound=refusal.bound,
             used_bytes=refusal.used_bytes,
             cap_bytes=refusal.cap_bytes,
             waited_s=refusal.waited_s,
-            slowest=self._keeper.slowest(),
+            slowest=self._keeper.slowest() if capped else "",
+            cause="" if postponed is None else f"{postponed.reason} ({postponed.file})",
         )
 
     # -- subscribers ------------------------------------------------------------------------------------------------

@@ -361,6 +361,22 @@ class Tail:
             units = (*self._open.values(), *self._cut, *self._sealing)
             return min((unit.frame_committed_id for unit in units), default=None)
 
+    def last_committed_id(self) -> int:
+        """The highest committed_id in a unit; 0 without units."""
+        with self.lock:
+            lasts = [unit.chunks[-1].run for unit in (*self._open.values(), *self._cut, *self._sealing)]
+            return max((run.first_committed_id + run.rows - 1 for run in lasts), default=0)
+
+    def slot_frames(self) -> dict[bytes, set[int]]:
+        """Per slot the numbers of the frames of which a part is in a unit."""
+        found: dict[bytes, set[int]] = {}
+        with self.lock:
+            for unit in (*self._open.values(), *self._cut, *self._sealing):
+                for chunk in unit.chunks:
+                    if chunk.run.slot_id is not None and chunk.run.fsn is not None:
+                        found.setdefault(chunk.run.slot_id, set()).add(chunk.run.fsn)
+        return found
+
     # -- sealer -----------------------------------------------------------------------------------------------------
 
     def wait_for_work(self) -> None:

@@ -10,8 +10,9 @@ call returned, and no frame lies across it. Thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from holdfast.disk.filesystem import File
@@ -24,10 +25,15 @@ from holdfast.store.ground import Ground
 from holdfast.store.reading import Reader
 from holdfast.store.subscribers.notes import Snapshot
 from holdfast.store.subscribers.registry import Registry
+from holdfast.store.units import UNKNOWN_BOUNDS, FrameBounds
 from holdfast.store.wal.log import SchemaVersion
 
+Slots = dict[str, list[tuple[int, int]]]
+"""Per slot id, in hex, numbers of frames."""
+Evicted = Callable[[PublishedSegment, Slots], None]
 LOOKS = 3
 """How often the border is looked for while segments are being published; the next turn looks again."""
+SLOTS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,13 @@ class ChannelPicture:
     published_seq: int
     """The last one that is in a segment, or was."""
     version: SchemaVersion | None
+
+
+def _without(ranges: IntervalSet, others: Iterable[tuple[int, int]]) -> IntervalSet:
+    """The ranges, after others were taken out of them."""
+    for first, last in others:
+        ranges.discard(first, last)
+    return ranges
 
 
 class TierPort:
@@ -57,23 +70,34 @@ class TierPort:
         self.filesystem = ground.filesystem
         self.directory = ground.directory
         self.store_id = ground.store_id.hex()
-        self._frame_starts: dict[int, int] = {}
+        self._frame_bounds: dict[int, FrameBounds] = {}
         self._on_publish: list[Callable[[], None]] = []
-        self._on_evict: list[Callable[[Sequence[PublishedSegment]], None]] = []
+        self._on_evict: list[Evicted] = []
+        self._evicted_id = 0  # the highest committed_id that was evicted
+        self.eviction = threading.Lock()
+        """Held while segments leave the catalog, until all who listen have been told."""
 
     # -- segments ---------------------------------------------------------------------------------------------------
 
     def committed_end(self) -> int:
         """Where the first frame begins that may not be in published segments as a whole."""
         for _ in range(LOOKS):
-            before = self._ground.catalog.last_committed_id()
+            before = self._published_id()
             waiting = self._ground.tail.first_committed_id()
             if waiting is not None:
                 return waiting
             # Nothing waits, so all frames are published; the last of them ends here, unless one came in between.
-            if self._ground.catalog.last_committed_id() == before:
+            if self._published_id() == before:
                 return before + 1
         return 0
+
+    def present_end(self) -> int:
+        """One past the highest committed_id that is in a segment or waits to be."""
+        waiting = self._ground.tail.last_committed_id()  # first: it may be in a segment then
+        return max(waiting, self._published_id()) + 1
+
+    def _published_id(self) -> int:
+        return max(self._ground.catalog.last_committed_id(), self._evicted_id)
 
     def segments_after(self, segment_seq: int) -> Iterator[PublishedSegment]:
         """Published segments with higher numbers, in order."""
@@ -81,12 +105,12 @@ class TierPort:
             yield segment
             segment_seq = segment.meta.segment_seq
 
-    def frame_start(self, segment_seq: int) -> int:
-        """The committed_id at which the first frame begins of which a segment holds a part; asked once.
+    def frame_bounds(self, segment_seq: int) -> FrameBounds:
+        """Where frames begin of which a segment holds parts; asked once.
 
-        0 for a segment that was sealed before anybody listened.
+        Not known for a segment that was sealed before anybody listened.
         """
-        return self._frame_starts.pop(segment_seq, 0)
+        return self._frame_bounds.pop(segment_seq, UNKNOWN_BOUNDS)
 
     def is_published(self, segment_seq: int) -> bool:
         """Whether the catalog has the segment."""
@@ -108,10 +132,29 @@ class TierPort:
         """Its file, open for the length of a block."""
         return self._open_files.use(self._reader.segment_path(segment.meta.channel, segment))
 
-    def slots(self, segment: PublishedSegment) -> dict[str, list[tuple[int, int]]]:
-        """Per slot id, in hex, the numbers of the frames in it."""
+    def slots(self, segment: PublishedSegment) -> Slots:
+        """The frames in it."""
         runs = self._reader.run_table(segment, segment.meta.channel)
         return {slot_id.hex(): list(ranges) for slot_id, ranges in runs.slots().items()} if runs is not None else {}
+
+    def frames_gone(self, known: Mapping[str, IntervalSet]) -> Slots:
+        """Frames of slots of which nothing is left here, all their segments having been evicted, but for `known` ones.
+
+        What is published, then what waits, then what is in segments: a part that moves on meanwhile is seen later.
+        """
+        had: dict[bytes, IntervalSet] = {}
+        catalog, last = self._ground.catalog, b""
+        while slot_ids := catalog.slot_ids(after=last, limit=SLOTS_AT_ONCE):
+            last = slot_ids[-1]
+            for slot_id in slot_ids:
+                left = _without(IntervalSet(catalog.slot_ranges(slot_id)), known.get(slot_id.hex(), ()))
+                if left:
+                    had[slot_id] = left
+        waiting = self._ground.tail.slot_frames()
+        for slot_id, left in had.items():
+            _without(left, ((fsn, fsn) for fsn in waiting.get(slot_id, ())))
+            _without(left, catalog.slot_ranges_present(slot_id))
+        return {slot_id.hex(): list(left) for slot_id, left in had.items() if left}
 
     def event_ids(self, segment: PublishedSegment) -> list[tuple[bytes, int]]:
         """Digest and seq of the events with ids in it."""
@@ -125,24 +168,34 @@ class TierPort:
         """Call `told`, on the sealer's thread, when segments were published; it must not wait."""
         self._on_publish.append(told)
 
-    def on_evict(self, told: Callable[[Sequence[PublishedSegment]], None]) -> None:
-        """Call `told`, on the keeper's thread, when segments were evicted; it must not wait."""
+    def on_evict(self, told: Evicted) -> None:
+        """Call `told`, on the keeper's thread, with each segment that was evicted and its frames; it must not wait."""
         self._on_evict.append(told)
 
-    def sealed(self, segment_seq: int, frame_committed_id: int) -> None:
+    def sealed(self, segment_seq: int, bounds: FrameBounds) -> None:
         """Called by the store, before the segment is in the catalog."""
         if self._on_publish:
-            self._frame_starts[segment_seq] = frame_committed_id
+            self._frame_bounds[segment_seq] = bounds
 
-    def published(self) -> None:
-        """Called by the store."""
+    def published(self) -> bool:
+        """Called by the store. Whether there is a tier that wants to know."""
         for told in self._on_publish:
             told()
+        return bool(self._on_publish)
 
-    def evicted(self, segments: Sequence[PublishedSegment]) -> None:
-        """Called by the store."""
-        for told in self._on_evict:
-            told(segments)
+    @contextmanager
+    def evicting(self, segments: Sequence[PublishedSegment]) -> Iterator[None]:
+        """The store lets segments leave the catalog inside of it."""
+        with self.eviction:
+            catalog = self._ground.catalog
+            numbers = [segment.meta.segment_seq for segment in segments] if self._on_evict else []
+            slots = catalog.slot_ranges_within(numbers)
+            yield
+            self._evicted_id = max(self._evicted_id, *(segment.meta.last_committed_id for segment in segments))
+            for segment in segments:
+                held = {slot_id.hex(): ranges for slot_id, ranges in slots.get(segment.meta.segment_seq, {}).items()}
+                for told in self._on_evict:
+                    told(segment, held)
 
     def remote(self) -> list[int]:
         """Segments that have no file here; the tier must have them."""

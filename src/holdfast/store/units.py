@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -39,6 +40,18 @@ def make_run(
     slot_id, fsn = (identity.slot_id, identity.fsn) if isinstance(identity, SlotFrame) else (None, None)
     guid = identity.value if isinstance(identity, Guid) else None
     return Run(first_seq, rows, committed_id, ingested_at_ns, slot_id, fsn, guid, partitions, frame_offset)
+
+
+class FrameBounds(NamedTuple):
+    """Where frames begin of which a segment holds parts, in commit order."""
+
+    first: int
+    """The first of them; 0 if that is not known."""
+    shared: int | None
+    """The first one that may have parts elsewhere; None if there is none."""
+
+
+UNKNOWN_BOUNDS = FrameBounds(0, 0)
 
 
 def rows_of_channel(entries: Iterable[EntryPlace], channel_id: int) -> int:
@@ -102,6 +115,11 @@ class Unit:
     def frame_committed_id(self) -> int:
         """Where the first frame begins of which the unit holds a part."""
         return self.chunks[0].frame_committed_id or self.chunks[0].run.first_committed_id
+
+    def frame_bounds(self) -> FrameBounds:
+        """Where its frames begin."""
+        shared = next((chunk.frame_committed_id for chunk in self.chunks if chunk.frame_committed_id), None)
+        return FrameBounds(self.frame_committed_id, shared)
 
     @property
     def first_seq(self) -> int:

@@ -403,6 +403,9 @@ class CrashFilesystem:
             self._file(path)
             self._rename("unlink", path, (*self._parent(path), None))
 
+    def forget(self, path: Path) -> None:
+        """What is in memory here is the disk."""
+
     def rmdir(self, path: Path) -> None:
         with self._lock:
             self._check_power()

@@ -9,6 +9,9 @@ Promises:
   can never say that something is durable after another has taken over.
 - An append that failed without an answer is repeated with the same bytes; if it had happened, the entry found there has
   this process's nonce and counts as success.
+- What was garbled on its way is read again. What is stored and is no entry was written by somebody who never read it
+  back: at the end of the log it is passed over, and the next entry says so (`manifest.py`); anywhere else it is damage.
+  Nothing is removed, so that no entry can go that somebody else has read.
 - A list that does not show the newest entries is no harm: after the last one listed, the next are asked for by name.
 """
 
@@ -25,6 +28,7 @@ from holdfast.tier.manifest import (
     MANIFEST,
     Entry,
     ManifestState,
+    Torn,
     checkpoint_key,
     decode,
     encode,
@@ -34,6 +38,8 @@ from holdfast.tier.objects import Objects
 
 READERS = 16
 """Entries fetched at a time; each is small and waits for the network."""
+READINGS = 8
+"""An object that is no entry, and is the same so often, is stored like that. Fewer could be wrong on their way."""
 _CHECKPOINTS = f"{MANIFEST}/checkpoint-"
 _T = TypeVar("_T")
 Persist = Callable[[Callable[[], _T], str], _T]
@@ -56,16 +62,28 @@ class Journal:
         checkpoint = self._last_checkpoint(until)
         start = checkpoint.number if checkpoint is not None else 0
         state = ManifestState.of([checkpoint] if checkpoint is not None else [])
-        for entry in self._entries(start):
-            if not until(entry):
-                break
-            self._apply(state, entry)
+        self._extend(state, start, until)
         return state
 
     def refresh(self, state: ManifestState) -> None:
         """Add what others have appended since."""
-        for entry in self._entries(state.number):
-            self._apply(state, entry)
+        self._extend(state, state.number, lambda _entry: True)
+
+    def _extend(self, state: ManifestState, after: int, until: Callable[[Entry], bool]) -> None:
+        torn: list[DamagedObject] = []
+        for found in self._entries(after):
+            if isinstance(found, DamagedObject):
+                torn.append(found)
+                continue
+            if found.torn < len(torn):  # nobody passed over it, so it was an entry once
+                raise torn[-1]
+            if not until(found):
+                return
+            self._apply(state, found)
+            torn.clear()
+        state.torn = len(torn)
+        for damage in torn:
+            self._tell_torn(damage)
 
     def _last_checkpoint(self, until: Callable[[Entry], bool]) -> Entry | None:
         for key in reversed(list(self._objects.names(MANIFEST, after=_CHECKPOINTS))):
@@ -78,32 +96,50 @@ class Journal:
                 return entry
         return None
 
-    def _entries(self, after: int) -> list[Entry]:
+    def _entries(self, after: int) -> list[Entry | DamagedObject]:
         listed = [key for key in self._objects.names(MANIFEST, after=entry_key(after)) if key < _CHECKPOINTS]
         last = max((int(key.rpartition("/")[2].removesuffix(".json")) for key in listed), default=after)
         keys = [entry_key(number) for number in range(after + 1, last + 1)]
         if self._readers and len(keys) > self._readers:
             with ThreadPoolExecutor(self._readers, "holdfast-tier-manifest") as pool:
-                entries = list(pool.map(self._read, keys))
+                entries = list(pool.map(self._look, keys))
         else:
-            entries = [self._read(key) for key in keys]
+            entries = [self._look(key) for key in keys]
         while (entry := self._find(after + len(entries) + 1)) is not None:
             entries.append(entry)
         return entries
 
-    def _find(self, number: int) -> Entry | None:
+    def _find(self, number: int) -> Entry | DamagedObject | None:
         try:
-            return self._read(entry_key(number))
+            return self._look(entry_key(number))
         except DamagedObject as error:
             if error.reason == "is not there":
                 return None
             raise
 
     def _read(self, key: str) -> Entry:
-        try:
-            return decode(self._objects.read(key))
-        except ValueError as error:
-            raise DamagedObject(url=self._objects.url, key=key, reason=str(error)) from error
+        found = self._look(key)
+        if isinstance(found, DamagedObject):
+            raise found
+        return found
+
+    def _look(self, key: str) -> Entry | DamagedObject:
+        """The entry of an object; the error, not raised, if what is stored is none."""
+        seen: dict[bytes, str] = {}
+        for _ in range(READINGS):
+            data = self._objects.read(key)
+            try:
+                return decode(data)
+            except Torn as error:
+                seen[data] = str(error)
+            except ValueError as error:
+                raise DamagedObject(url=self._objects.url, key=key, reason=str(error)) from error
+        if len(seen) > 1:
+            raise TierUnavailable(url=self._objects.url, action=f"read {key}", reason="it is different each time")
+        return DamagedObject(url=self._objects.url, key=key, reason=seen.popitem()[1])
+
+    def _tell_torn(self, damage: DamagedObject) -> None:
+        event("tier.manifest.torn", level=logging.WARNING, key=damage.key, reason=damage.reason)
 
     def _apply(self, state: ManifestState, entry: Entry) -> None:
         try:
@@ -113,24 +149,24 @@ class Journal:
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def try_append(self, entry: Entry) -> bool:
-        """Append once and read it back; False if another process has that number. Repeat it after an error."""
-        key, data = entry_key(entry.number), encode(entry)
-        created = self._objects.create(key, data)
-        if self._objects.read(key) == data:
-            return True
-        if created:  # nobody was told of it, and whoever takes the number meanwhile fences us out
-            self._objects.remove(key)
-            raise TierUnavailable(url=self._objects.url, action=f"create {key}", reason="it reads back otherwise")
-        return False
+    def append(self, state: ManifestState, entry: Entry) -> Entry:
+        """Append once, read it back and add it to the state; the entry, with the number it got.
 
-    def append(self, state: ManifestState, entry: Entry) -> None:
-        """Append and add it to the state; `FencedOut` if another process has taken over."""
-        if not self.try_append(entry):
-            other = self._read(entry_key(entry.number))
-            if encode(other) != encode(entry):  # else it is ours, and was garbled on its way when it was read back
-                raise FencedOut(url=self._objects.url, epoch=entry.epoch, later_epoch=other.epoch)
+        Repeat it after an error. `FencedOut` if another process has that number.
+        """
+        entry = state.as_next(entry)
+        key, data = entry_key(entry.number), encode(entry)
+        self._objects.create(key, data)
+        found = entry if self._objects.read(key) == data else self._look(key)
+        if isinstance(found, DamagedObject):
+            self._tell_torn(found)
+            state.torn += 1
+            reason = "what is stored is no entry; the next number is tried"
+            raise TierUnavailable(url=self._objects.url, action=f"create {key}", reason=reason)
+        if found is not entry and encode(found) != data:  # else it was garbled on its way when it was read back
+            raise FencedOut(url=self._objects.url, epoch=entry.epoch, later_epoch=found.epoch)
         state.apply(entry)
+        return entry
 
     def write_checkpoint(self, state: ManifestState) -> None:
         """The sum so far as one object; one that is there already says the same."""

@@ -5,7 +5,12 @@
     segments/<channel>/<segment_seq:016d>-<sha256[:32]>.arrow    a segment, as the store published it
     segments/<channel>/<segment_seq:016d>-<sha256[:32]>.ids      ids of its events, in channels that use them
 
-The checksum covers the bytes of `body`. Numbers begin at 1 and have no gaps. An entry is never changed.
+The checksum covers the bytes of `body`; this frame stays the same in every format. Numbers begin at 1 and have no
+gaps. An entry is never changed.
+
+**Torn numbers.** A write may store other bytes than it was given, and whoever wrote may die before it has read them
+back. Such an object is no entry, and never counted. Its number stays taken, and the next entry says how many such
+numbers are right before it (`torn`): a reader passes over those that are no entries. Anywhere else they are damage.
 
 `kind` is `open` (a process took over), `progress`, `remove`, or `checkpoint`. Lists hold what changed; a schema is
 given when it changed.
@@ -96,7 +101,14 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     reserved: Reserved | None = None
     readers: Snapshot | None = None
     slots: dict[str, list[tuple[int, int]]] = {}
-    """In a checkpoint: all frame numbers of each slot, also of segments that are gone."""
+    """Frame numbers of slots of which nothing is listed, since they were evicted before; in a checkpoint all of them,
+    also of segments that are gone."""
+    torn: int = 0
+    """So many numbers right before this one are of objects that may be no entries; see above."""
+
+
+class Torn(ValueError):
+    """The bytes are not what was to be stored, or not all of it."""
 
 
 class _Sealed(msgspec.Struct):
@@ -131,11 +143,14 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes) -> Entry:
-    """The entry of an object; `ValueError` if the bytes are not what was stored, or are of a later format."""
+    """The entry of an object; `Torn` if the bytes are none, `ValueError` if they are of a later format."""
     try:
         sealed = _SEALED.decode(data)
-        if sealed.crc32c != f"{crc32c(bytes(sealed.body)):08x}":
-            raise ValueError("its checksum is wrong")
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Torn(str(error)) from None
+    if sealed.crc32c != f"{crc32c(bytes(sealed.body)):08x}":
+        raise Torn("its checksum is wrong")
+    try:
         entry = _ENTRY.decode(sealed.body)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
@@ -149,6 +164,8 @@ class ManifestState:
 
     def __init__(self) -> None:
         self.number = 0
+        self.previous = 0  # the last number before `number` that was surely an entry
+        self.torn = 0  # numbers behind `number` that are taken by what is no entry
         self.store_id = ""
         self.epoch = 0
         self.nonce = ""
@@ -170,12 +187,14 @@ class ManifestState:
 
     def apply(self, entry: Entry) -> None:
         """Add the next entry; `ValueError` if it does not follow."""
-        if entry.number != self.number + 1 and not (entry.kind == "checkpoint" and self.number == 0):
+        follows = entry.number - entry.torn <= self.number + 1 <= entry.number
+        if not follows and not (entry.kind == "checkpoint" and self.number == 0):
             raise ValueError(f"entry {entry.number} does not follow {self.number}")
         if self.store_id not in {"", entry.store_id}:
             raise ValueError(f"entry {entry.number} is of store {entry.store_id}, those before it of {self.store_id}")
         self.number, self.store_id, self.epoch = entry.number, entry.store_id, entry.epoch
         self.nonce, self.at_ns = entry.nonce, entry.at_ns
+        self.previous, self.torn = entry.number - entry.torn - 1, 0
         for note in entry.channels:
             self._channel(note)
         for segment in entry.added:
@@ -188,6 +207,10 @@ class ManifestState:
             self._forget(number)
         self.reserved = entry.reserved or self.reserved
         self.readers = entry.readers or self.readers
+
+    def as_next(self, entry: Entry) -> Entry:
+        """The same entry with the number that is free, as far as is known."""
+        return msgspec.structs.replace(entry, number=self.number + self.torn + 1, torn=self.torn)
 
     def _forget(self, number: int) -> None:
         known = self.segments.pop(number, None)

@@ -280,7 +280,7 @@ class Tier:
             reason = f"the manifest ends at entry {state.number}, this store has written {number}: objects are missing"
         elif state.number > number and not (
             # the one entry that was appended when this directory's last process was killed before it noted so
-            state.number == number + 1 and state.nonce.encode() == port.noted("tier_nonce")
+            state.previous == number and state.nonce.encode() == port.noted("tier_nonce")
         ):
             reason = (
                 f"the tier is at entry {state.number}, this directory at {number}: another process has used the tier "

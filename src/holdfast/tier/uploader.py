@@ -2,6 +2,7 @@
 
     a turn:  border in commit order ─► new segments ─► upload, read back ─► entry in the manifest ─► watermarks told
              evicted segments ─► `remove` entry ─► objects deleted          reservation renewed, marks kept
+             evicted before they were listed ─► their frames in the entry
              now and then: objects that nobody lists are swept
 
 One thread takes turns; a small pool moves bytes. A turn does what can be done now and waits for nothing but the
@@ -9,7 +10,8 @@ manifest.
 
 Promises:
 
-- A watermark is told after every event below it is in an object that was read back and is listed (G5).
+- A watermark is told after every event below it is in an object that was read back and is listed, or was evicted and
+  its frame is known to the manifest (G5): after a wipe no repeat of it is stored again (G3).
 - Every step may be repeated: a process that was killed anywhere is followed by one that goes on from the manifest.
 - Memory is bounded: a few segments are mapped at a time, the rest are names.
 - A segment that cannot be read here, and is not in the tier, holds back what comes after it; it is reported, and tried
@@ -21,7 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -32,10 +34,10 @@ import msgspec
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Bytes
-from holdfast.errors import Closed
+from holdfast.errors import Closed, FencedOut
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import PublishedSegment
-from holdfast.store.tiering import ChannelPicture, TierPort
+from holdfast.store.tiering import ChannelPicture, Slots, TierPort
 from holdfast.telemetry import event
 from holdfast.tier.copying import digest, store
 from holdfast.tier.journal import Journal
@@ -62,6 +64,10 @@ READERS_EVERY_NS = 10 * NS_PER_S
 """How often marks of subscribers are kept; after a restore they get again what they confirmed since."""
 BLOCKED_AGAIN_NS = 60 * NS_PER_S
 """How often a segment that cannot be read is tried again: somebody may have put a good copy there."""
+TIED_NS = 10 * NS_PER_S
+"""How long segments wait for those that share frames with them, before all that is open is sealed at one moment. Where
+every frame touches several channels, their segments may overlap without an end; more often would make small ones."""
+SLOTS_PER_ENTRY = 1000
 IDLE_S = 1.0
 """How long a turn is put off at the most."""
 
@@ -127,7 +133,11 @@ class Uploader:
         self._evicted: deque[SegmentNote | PublishedSegment] = deque()
         self._blocked: dict[int, tuple[int, str, PublishedSegment]] = {}
         self._versions: dict[int, int] = {}
-        self._passing = True  # whether events may have been evicted that no turn saw
+        self._gone: deque[tuple[PublishedSegment, Slots]] = deque()
+        self._passing = True  # whether an earlier process may have evicted events that no turn saw
+        self._recalled = False
+        self._start_end = 0
+        self._tied_at_ns: int | None = None
         self._unknown: set[str] = set()  # channels with listed segments that the store does not know
         self._readers_at_ns = clock.monotonic_ns()
         self._picture: tuple[int, int, int | None] = (0, 0, None)
@@ -143,13 +153,15 @@ class Uploader:
         while True:
             check(self._state)
             entry = self._entry("open", epoch=self._state.epoch + 1, renew=True, readers=True)
-            if self._persist(partial(self._journal.try_append, entry), "open the manifest"):
+            try:
+                self._append(entry)
                 break
-            self._persist(lambda: self._journal.refresh(self._state), "read the manifest")
-        self._appended(entry)
+            except FencedOut:  # another process was there first
+                self._persist(lambda: self._journal.refresh(self._state), "read the manifest")
         self._adopt()
         self._port.on_publish(self.wake.set)
         self._port.on_evict(self._note_evicted)
+        self._start_end = self._port.present_end()
         self.wake.set()
 
     def _adopt(self) -> None:
@@ -167,16 +179,33 @@ class Uploader:
     def turn(self) -> None:
         """Do what can be done now. Raises `FencedOut` when another process has taken over."""
         committed_end = self._port.committed_end()  # first: what is found after it covers it
-        passing, self._passing = self._passing, False
-        channels = self._port.channels() if passing else []  # before looking, too
+        channels = self._port.channels() if self._passing else []  # before looking, too
         self._discover()
         self._upload_some()
         self._collect()
         self._forget_evicted()
         self._look()
-        notes = self._ledger.listable(committed_end)  # all in one entry, so that no frame lies in two
+        border = self._ledger.border(committed_end)
+        self._untie()
+        self._list(border)
+        self._recall()
+        if (
+            border >= self._start_end
+        ):  # else parts of frames that an earlier process evicted in part may be on their way
+            self._pass_evicted(channels)
+        news = self._ledger.news()
+        if news:
+            self._on_durable(news)
+        self._look()
+        self._remove_evicted()
+        self._sweep()
+
+    def _list(self, border: int) -> None:
+        """All that is before the border, in one entry, so that no frame lies in two."""
+        notes, passing = self._ledger.listable(border), self._ledger.passable(border)
+        slots = self._unknown_slots(passing.values())
         readers = self._readers_are_due()
-        if notes or readers or self._must_renew():
+        if notes or slots or readers or self._must_renew():
             replaced = self._replaced(notes)
             entry = self._entry(
                 "progress",
@@ -185,19 +214,46 @@ class Uploader:
                 removed=[note.segment_seq for note in replaced],
                 renew=self._must_renew(),
                 readers=readers,
+                slots=slots,
             )
             self._append(entry)
             for note in notes:
                 self._ledger.settle(note)
             for note in replaced:
                 self._delete(note)
-        self._pass_evicted(channels)
-        news = self._ledger.news()
-        if news:
-            self._on_durable(news)
-        self._look()
-        self._remove_evicted()
-        self._sweep()
+        for number in passing:
+            self._ledger.let_go(number)
+
+    def _unknown_slots(self, passing: Iterable[Slots]) -> Slots:
+        """Frames of evicted segments that the manifest does not know."""
+        unknown: dict[str, IntervalSet] = {}
+        for slots in passing:
+            for slot_id, ranges in slots.items():
+                known = self._state.slots.get(slot_id, IntervalSet())
+                for span in (part for first, last in ranges for part in known.missing(first, last)):
+                    unknown.setdefault(slot_id, IntervalSet()).add(*span)
+        return {slot_id: list(ranges) for slot_id, ranges in unknown.items()}
+
+    def _untie(self) -> None:
+        """Where frames tie segments together for too long, all that is open is sealed: what comes then shares none."""
+        now_ns = self._clock.monotonic_ns()
+        if not self._ledger.is_tied:
+            self._tied_at_ns = None
+        elif self._tied_at_ns is None:
+            self._tied_at_ns = now_ns
+        elif now_ns - self._tied_at_ns >= TIED_NS:
+            self._port.cut_open_units(older_than_ns=0)
+            self._tied_at_ns = None
+
+    def _recall(self) -> None:
+        """Once: name the frames that an earlier process evicted before their segments, or this store's tier, were."""
+        if self._recalled:
+            return
+        gone = list(self._port.frames_gone(self._state.slots).items())
+        for at in range(0, len(gone), SLOTS_PER_ENTRY):
+            slots = dict(gone[at : at + SLOTS_PER_ENTRY])
+            self._append(self._entry("progress", epoch=self._state.epoch, slots=slots))
+        self._recalled = True
 
     def _look(self) -> None:
         """Take the picture that other threads may see."""
@@ -254,7 +310,7 @@ class Uploader:
         for segment in self._port.segments_after(self._seen):
             self._seen = segment.meta.segment_seq
             if self._seen not in self._state.segments:
-                self._ledger.add(segment, frame_start=self._port.frame_start(self._seen))
+                self._ledger.add(segment, self._port.frame_bounds(self._seen))
                 self._queue.append(segment)
         now_ns = self._clock.monotonic_ns()
         for number, (since_ns, _, segment) in list(self._blocked.items()):
@@ -290,8 +346,6 @@ class Uploader:
                 with self._lock:
                     self._blocked[number] = (self._clock.monotonic_ns(), str(error), segment)
                 event("tier.upload.blocked", level=logging.ERROR, segment_seq=number, reason=error)
-            else:
-                self._note_evicted([segment])
         finally:
             with self._lock:
                 self._running.discard(number)
@@ -352,6 +406,7 @@ class Uploader:
         removed: Sequence[int] = (),
         renew: bool = False,
         readers: bool = False,
+        slots: Slots | None = None,
     ) -> Entry:
         reserved = self._reservation() if renew else None  # before the channels are read: they may only be further
         return Entry(
@@ -367,6 +422,7 @@ class Uploader:
             self._changed_channels(all_of_them=renew),
             reserved,
             self._port.readers() if readers else None,
+            slots or {},
         )
 
     def _reservation(self) -> Reserved:
@@ -404,26 +460,20 @@ class Uploader:
         return self._port.readers() != self._state.readers
 
     def _append(self, entry: Entry) -> None:
-        self._persist(lambda: self._journal.append(self._state, entry), f"append entry {entry.number}")
-        self._appended(entry, applied=True)
-
-    def _appended(self, entry: Entry, *, applied: bool = False) -> None:
-        if not applied:
-            self._state.apply(entry)
+        appended = self._persist(lambda: self._journal.append(self._state, entry), f"append entry {entry.number}")
         self._entries += 1
-        self._port.note(tier_number=entry.number)
+        self._port.note(tier_number=appended.number)
         if entry.reserved is not None:
             self._port.hold_below(entry.reserved.committed_id)
-        if entry.number % CHECKPOINT_EVERY == 0:
+        if self._state.number // CHECKPOINT_EVERY > self._state.previous // CHECKPOINT_EVERY:
             self._persist(lambda: self._journal.write_checkpoint(self._state), "write a checkpoint")
 
     def _replaced(self, notes: Sequence[SegmentNote | PublishedSegment]) -> list[SegmentNote]:
         """Listed segments that the store has put together into one of these: one entry swaps them, as the store did."""
-        told = self._ledger.watermarks()
         spans: dict[int, IntervalSet] = {}
         for note in notes:
             channel = note.meta.channel
-            if note.meta.first_seq <= told.get(channel, 0) or channel in self._unknown:  # nearly all are new
+            if note.meta.first_seq <= self._ledger.reached(channel) or channel in self._unknown:  # nearly all are new
                 spans.setdefault(note.channel_id, IntervalSet()).add(note.meta.first_seq, note.meta.last_seq)
         return [
             known
@@ -435,25 +485,34 @@ class Uploader:
 
     # -- what goes --------------------------------------------------------------------------------------------------
 
-    def _note_evicted(self, segments: Sequence[PublishedSegment]) -> None:
+    def _note_evicted(self, segment: PublishedSegment, slots: Slots) -> None:
         """On any thread."""
-        self._evicted.extend(segments)
-        self._passing = True
+        self._gone.append((segment, slots))
+        self._evicted.append(segment)
         self.wake.set()
 
     def _forget_evicted(self) -> None:
-        for item in list(self._evicted):
-            note = self._ledger.forget(item.meta.segment_seq)
+        """What was evicted before it was listed is not uploaded; that it was there must still be known."""
+        with self._port.eviction:  # what left the catalog before this turn looked has been told
+            gone = [self._gone.popleft() for _ in range(len(self._gone))]
+        for segment, slots in gone:
+            number = segment.meta.segment_seq
+            if number in self._state.segments:
+                continue
+            if not self._ledger.is_pending(number):  # it came and went between two turns
+                self._ledger.add(segment, self._port.frame_bounds(number))
+            note = self._ledger.forget(number, slots)
             if note is not None:
                 self._delete(note)
 
     def _pass_evicted(self, channels: Sequence[ChannelPicture]) -> None:
-        """Let marks pass events that retention took before a turn saw their segment: nobody will ever upload them.
+        """Let marks pass events that an earlier process evicted: nobody will ever upload them.
 
         `channels` is a picture from before the turn looked for segments, so what it calls published was found, if it
         was still there.
         """
         waiting = self._ledger.waiting() if channels else ()
+        self._passing = not channels and self._passing
         for picture in channels:
             reached, end = self._ledger.reached(picture.name), picture.published_seq
             if picture.name in waiting:

@@ -15,6 +15,7 @@ from holdfast.cli.doctor.system import port_finding
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.disk.local import LocalFilesystem
+from holdfast.testing import CrashFilesystem
 
 
 def test_machine_is_looked_at_from_all_sides_and_left_as_it_was(tmp_path: Path) -> None:
@@ -37,6 +38,15 @@ def test_directory_that_will_be_made_is_measured_in_its_parent(tmp_path: Path) -
     found = list(check_disk(tmp_path / "a" / "b", filesystem=LocalFilesystem(), clock=SystemClock()))
     assert found[0].found.endswith("can be made")
     assert not (tmp_path / "a").exists()
+
+
+def test_disk_without_room_for_the_measurement_is_a_finding() -> None:
+    disk = CrashFilesystem(capacity_bytes=1 << 20)
+    disk.makedir(Path("/tmp"))  # noqa: S108  # of the simulated disk; the check asks the real one whether it exists
+    *_, last = check_disk(Path("/tmp"), filesystem=disk, clock=SystemClock())  # noqa: S108
+    assert (last.check, last.state) == ("writing", "bad")
+    assert "no room" in last.found
+    assert disk.listdir(Path("/tmp")) == []  # noqa: S108
 
 
 def test_kind_of_file_system_is_that_of_the_deepest_mount(tmp_path: Path) -> None:

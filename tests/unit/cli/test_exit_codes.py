@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,13 @@ from holdfast.cli.answer import ExitCode, answering, exit_code
 from holdfast.cli.main import app
 from holdfast.errors import (
     Backpressure,
+    Category,
     CorruptData,
     DiskFull,
     HoldfastError,
     InvalidConfig,
     Locked,
+    SenderHalted,
     StoreFailed,
     UnknownChannel,
     UnsupportedFormat,
@@ -39,6 +42,7 @@ ERRORS: list[tuple[Exception, ExitCode]] = [
     (OSError(errno.EIO, "Input/output error", str(FILE)), ExitCode.FAILED),
     (PermissionError(errno.EACCES, "Permission denied", str(FILE)), ExitCode.FAILED),
     (ChildProcessError("the writer ended"), ExitCode.FAILED),
+    (SenderHalted(category=Category.SECURITY_ERROR, reason="may not", first_fsn=1, last_fsn=1), ExitCode.NO),
 ]
 
 
@@ -95,6 +99,23 @@ def test_call_without_a_command_shows_the_help() -> None:
 @pytest.mark.parametrize("command", ["demo", "inspect", "verify"])
 def test_every_command_takes_json(command: str) -> None:
     assert "--json" in CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), sqlite3.OperationalError("database or disk is full")]
+)
+def test_full_disk_is_told_with_the_way_out(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), answering("serve", as_json=False):
+        raise error
+    assert "no space left on the disk of the store" in (printed := capsys.readouterr().err)
+    assert "free space, then repeat" in printed
+
+
+def test_file_in_place_of_a_data_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, ["serve", "--data", str(tmp_path / "file")])
+    assert result.exit_code == 2
+    assert "file is a file; give a directory" in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["inspect"], ["verify", "--nothing"], ["demo", "--seconds", "never"], ["sing"]])

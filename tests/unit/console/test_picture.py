@@ -91,6 +91,7 @@ def test_store_and_its_bounds_are_in_the_picture(tmp_path: Path) -> None:
         server.store.commit("a", batch(10))
         found = Watcher(server).look()
         assert found["store"]["events"] == 10
+        assert found["store"]["seal_postponed"] is None
         assert found["caps"]["wal_bytes"] >= found["store"]["wal_bytes"] > 0
         assert found["disk"]["total"] > found["disk"]["free"] > 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.consumer.adminclient import AdminClient
+from holdfast.consumer.adminclient import AdminClient, ServerAt
 from holdfast.errors import AccessRefused, BadRequest, ServerAway
 from holdfast.spark.options import read_options
 
@@ -93,3 +93,20 @@ def test_names_cannot_leave_their_place_in_a_path() -> None:
     with serving(script) as addr:
         client(addr).get("channels", "../slots?x#y")
     assert script.asked[0][0] == "/api/v1/channels/..%2Fslots%3Fx%23y"
+
+
+@pytest.mark.parametrize("addr", ["127.0.0.1:9001", "ws://127.0.0.1:9001", "http://", ""])
+def test_address_without_its_scheme_is_refused_before_anything_is_asked(addr: str) -> None:
+    with pytest.raises(BadRequest, match=r"it looks like http://127\.0\.0\.1:9001"):
+        AdminClient(ServerAt(addr), patience_s=0)
+
+
+def test_answer_of_another_server_says_where_the_address_is_printed() -> None:
+    with serving(Script((404, b"not found", None))) as addr, pytest.raises(BadRequest, match="behind admin="):
+        client(addr).get("channels")
+
+
+def test_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    server = ServerAt("http://127.0.0.1:1", token_file=str(tmp_path / "lost"))
+    with pytest.raises(BadRequest, match=r"token file .*lost cannot be read"):
+        AdminClient(server, patience_s=0).get("channels")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from holdfast.delivery.harvest import Harvest, Wish
 from holdfast.testing import ManualClock
 from holdfast.wire import consume
 from tests.unit.delivery.harness import Consumer, DeliveryServer
@@ -29,6 +31,33 @@ def held(server: DeliveryServer) -> dict[int, int]:
         return {seq: holder for seq, holder in holders.items() if holder is not None}
 
     return server.ask(look)
+
+
+@pytest.mark.guarantee("G7")
+def test_messages_read_for_a_member_that_left_meanwhile_come_to_others_in_order(server: DeliveryServer) -> None:
+    """Nobody held them, so what was read behind them must not come first."""
+    _, two = members(server, 2, batch_rows=2, max_inflight=20)
+
+    def leave_while_reading() -> None:
+        desk = server.delivery
+        turn = desk.turn
+
+        def turn_without_first(wish: Wish, then: Callable[[Harvest | None, BaseException | None], None]) -> None:
+            def done(found: Harvest | None, error: BaseException | None) -> None:
+                assert found is not None
+                assert {cut.member for cut in found.cuts} == {offer.member for offer in wish.offers}
+                (feed,) = desk.feeds.values()
+                feed.detach(found.cuts[0].member, lost=True)
+                then(found, error)
+
+            desk.turn = turn  # type: ignore[method-assign]
+            turn(wish, done)
+
+        desk.turn = turn_without_first  # type: ignore[method-assign]
+
+    server.ask(leave_while_reading)
+    server.commit(*range(1, 9))
+    assert two.seqs(8) == list(range(1, 9))
 
 
 @pytest.mark.guarantee("G7")

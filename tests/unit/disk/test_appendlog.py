@@ -391,6 +391,18 @@ def test_mending_removes_unfinished_files() -> None:
     assert [path.name for path in left.paths() if path.suffix == ".tmp"] == []
 
 
+def test_mending_on_a_full_disk_says_so_and_leaves_it_no_fuller() -> None:
+    filesystem = killed_after((b"one", b"two" * 1000))
+    before = filesystem.used_bytes
+    filesystem.capacity_bytes = before + 1000
+    with pytest.raises(DiskFull, match=r"\.tmp: No space left"):
+        mended(filesystem)
+    assert filesystem.used_bytes == before
+    filesystem.capacity_bytes = None
+    mended(filesystem)
+    assert payloads(filesystem) == [b"one", b"two" * 1000]
+
+
 def test_power_cut_while_mending_leaves_the_old_file_or_the_copy() -> None:
     """Power loss at every call of the repair."""
     filesystem = disk()

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -294,3 +294,14 @@ def test_pages_that_are_given_back_are_empty_and_their_neighbours_are_not() -> N
         give_back_pages(unused[:0])
     assert memory[:1000] == memory[-1000:] == b"x" * 1000
     assert memory.count(0) >= (1 << 20) - 4 * (64 << 10)  # pages have 64 KiB at most
+
+
+def test_damage_whose_names_are_no_text_is_an_error_of_the_database(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE segments (number INTEGER)")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET name = CAST(X'7365E4' AS TEXT), sql = 'CREATE'")
+        connection.commit()
+    with pytest.raises(sqlite3.DatabaseError, match="damaged"):
+        LocalFilesystem().database(path)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
+import os
+import sys
 import threading
 from pathlib import Path
 
@@ -387,3 +391,32 @@ def test_many_callers_with_large_and_small_frames_get_what_they_were_told(tmp_pa
         assert numbers(store) == found
     for first, seq in told.items():
         assert found[seq - 1 : seq + 9] == list(range(first, first + 10))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which pages of a file are in memory")
+def test_file_of_large_frames_leaves_memory_once_it_is_sealed_and_nobody_follows(tmp_path: Path) -> None:
+    if os.statvfs(tmp_path).f_fsid == 0:
+        pytest.skip("this temporary directory is memory")
+    held: dict[str, int] = {}
+    with Store.open(tmp_path / "s", SETTINGS, inline=True) as store:
+        store.subscriber("reader", ["read"])
+        for channel in ("read", "unread"):
+            for first in range(0, 100, 10):
+                store.commit(channel, batch(first))
+        store.flush()
+        for path in sorted(tmp_path.rglob("*.arrow")):
+            held[path.parent.name] = pages_in_memory(path)
+    assert held["read"] > 0
+    assert held["unread"] == 0
+
+
+def pages_in_memory(path: Path) -> int:
+    """How many pages of a file the kernel holds."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED) as mapping:
+        address = ctypes.addressof(anchor := ctypes.c_char.from_buffer(mapping))
+        pages = -(-len(mapping) // mmap.PAGESIZE)
+        states = (ctypes.c_ubyte * pages)()
+        assert libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(mapping)), states) == 0
+        del anchor
+    return sum(state & 1 for state in states)

@@ -233,3 +233,26 @@ def test_failure_while_closing_is_raised_by_close() -> None:
     rig.disk.stop_failing()
     again = rig.open(rig.disk)  # the directory is free again
     assert [n for part in again.read("a") for n in part.column("n").to_pylist()] == [1]
+
+
+def test_memory_of_a_segment_that_nobody_follows_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    forgotten: list[str] = []
+    monkeypatch.setattr(rig.disk, "forget", lambda path: forgotten.append(f"{path.parent.name}/{path.name}"))
+    rig.store.subscriber("reader", ["read"])
+    rig.commit("read", 1)
+    rig.commit("unread", 2)
+    rig.store.flush()
+    (unread,) = [path for path in rig.disk.paths() if path.parent.name == "unread" and path.suffix == ".arrow"]
+    assert forgotten == [f"unread/{unread.name}"]
+
+
+def test_hint_that_fails_costs_the_store_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise FileNotFoundError(errno.ENOENT, "removed in the meantime", str(path))
+
+    rig = Rig()
+    monkeypatch.setattr(rig.disk, "forget", refuse)
+    rig.commit("a", 1)
+    rig.store.flush()
+    assert rig.store.failure is None

@@ -235,6 +235,7 @@ def test_full_memory_is_told_at_once_to_those_who_do_not_wait() -> None:
     with pytest.raises(Backpressure, match="memory_limit") as caught:
         fill(store)
     assert caught.value.used_bytes <= caught.value.cap_bytes == 64 * 1024
+    assert "No space left" in store.blame(caught.value).cause, "the disk is to blame, not the bound"
     disk.capacity_bytes = None
     store.flush()
     assert store.commit("a", batch(1)).first_seq > 1000

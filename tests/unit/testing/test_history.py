@@ -332,6 +332,35 @@ def test_wiped_disk_may_lose_what_was_not_durable_but_no_number_comes_again() ->
     assert [finding.kind for finding in check(reused)] == [Kind.REUSED]
 
 
+def test_part_of_a_frame_may_be_gone_after_a_wipe_if_it_was_evicted_before() -> None:
+    frame: History = [
+        Sent("p", "a", (1,), "f"),
+        Sent("p", "b", (2,), "f"),
+        Accepted("a", (1,), 1),
+        Accepted("b", (2,), 1),
+    ]
+    confirmed: History = [Joined(READER, "b", 1), Delivered(READER, "b", 1, 2), Acked(READER, "b", 1, 1)]
+    found: History = [Wiped("server"), Accepted("b", (2,)), Stored((Row("a", 1, 1),), is_final=True)]
+    durable: History = [Durable("a", 1)]
+    assert check([*frame, *confirmed, *durable, Evicted("b", 1, 1, confirmed=True), *found]) == []
+    assert [finding.kind for finding in check([*frame, *confirmed, *durable, *found])] == [Kind.LOST]
+    assert [finding.kind for finding in check([*frame, *durable, Evicted("b", 1, 1, confirmed=True), *found])] == [
+        Kind.LOST
+    ]
+
+
+def test_event_is_no_duplicate_if_it_was_on_its_way_when_another_confirmed_it() -> None:
+    """Members of a group have connections of their own, and one may be slow."""
+    history: History = [
+        Sent("p", "a", (1,)), Accepted("a", (1,), 1),
+        Delivered(READER, "a", 1, 1, again=True, session=2), Acked(READER, "a", 1, 1), Settled(READER, "a", 1, 1),
+    ]  # fmt: skip
+    settled_at = len(history) - 1
+    for sent_at, kinds in ((settled_at, []), (settled_at + 1, [Kind.DUPLICATE]), (None, [Kind.DUPLICATE])):
+        late = Delivered(READER, "a", 1, 1, again=True, session=1, sent_at=sent_at)
+        assert [finding.kind for finding in check([*history, late])] == kinds
+
+
 def test_weakly_accepted_events_may_be_lost_in_a_crash() -> None:
     history: History = [Sent("p", "a", (1,)), Accepted("a", (1,), 1, weak=True), Crash("store"), Stored(())]
     assert check(history) == []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from holdfast.errors import DamagedObject, FencedOut, TierRefused, TierUnavailable
 from holdfast.testing.objects import Fault, FaultyObjects, MemoryObjects
 from holdfast.tier.journal import Journal, probe
-from holdfast.tier.manifest import Entry, ManifestState, Reserved, checkpoint_key, entry_key
+from holdfast.tier.manifest import Entry, ManifestState, Reserved, checkpoint_key, encode, entry_key
 
 
 def entry(number: int, nonce: str = "us", *, epoch: int = 1, at_ns: int = 0) -> Entry:
@@ -73,6 +74,84 @@ def test_a_garbled_entry_is_damage() -> None:
         Journal(objects, nonce="x").load()
 
 
+def test_what_is_garbled_on_its_way_is_read_again() -> None:
+    objects = MemoryObjects()
+    state = filled(objects, 3)
+    watched = FaultyObjects(objects)
+    Journal(watched, nonce="x").load()
+    reads = [number for number, request in enumerate(watched.requests) if request.startswith("read")]
+    for number in reads[:3]:
+        faulty = FaultyObjects(objects, {number: Fault.GARBLED, number + 1: Fault.PARTIAL})
+        assert Journal(faulty, nonce="x").load().checkpoint() == state.checkpoint()
+
+
+def test_what_reads_otherwise_each_time_is_no_damage_but_trouble() -> None:
+    objects = MemoryObjects()
+    filled(objects, 2)
+    faults = [Fault.GARBLED, Fault.PARTIAL]
+    with pytest.raises(TierUnavailable, match="different each time"):
+        Journal(FaultyObjects(objects, lambda n: faults[n % 2] if n > 2 else None), nonce="x").load()
+
+
+def test_a_torn_end_is_passed_over_by_the_entry_that_says_so() -> None:
+    objects = MemoryObjects()
+    filled(objects, 3)
+    objects.objects[entry_key(4)] = b""
+    objects.objects[entry_key(5)] = objects.objects[entry_key(3)][:-7]
+    journal = Journal(objects, nonce="us")
+    state = journal.load()
+    assert (state.number, state.torn) == (3, 2)
+    appended = journal.append(state, entry(4))
+    assert (appended.number, appended.torn, state.number, state.previous) == (6, 2, 6, 3)
+    assert Journal(objects, nonce="x").load().checkpoint() == state.checkpoint()
+
+
+def test_an_entry_that_was_passed_over_counts_as_soon_as_it_can_be_read() -> None:
+    objects = MemoryObjects()
+    filled(objects, 3)
+    whole, objects.objects[entry_key(3)] = objects.objects[entry_key(3)], b"torn"
+    journal = Journal(objects, nonce="us")
+    state = journal.load()
+    journal.append(state, entry(3))
+    objects.objects[entry_key(3)] = whole
+    assert Journal(objects, nonce="x").load().number == 4
+
+
+@pytest.mark.guarantee("G5")
+def test_an_entry_that_nobody_said_is_torn_is_damage() -> None:
+    objects = MemoryObjects()
+    state = filled(objects, 3)
+    objects.objects[entry_key(4)] = b"torn"
+    Journal(objects, nonce="us").refresh(state)
+    Journal(objects, nonce="us").append(state, entry(4))
+    objects.objects[entry_key(3)] = b"torn"
+    with pytest.raises(DamagedObject, match="manifest"):
+        Journal(objects, nonce="x").load()
+
+
+@pytest.mark.guarantee("G5")
+def test_an_entry_of_a_later_release_at_the_end_is_never_taken_for_torn() -> None:
+    objects = MemoryObjects()
+    filled(objects, 3)
+    objects.objects[entry_key(4)] = encode(msgspec.structs.replace(entry(4), format=99))
+    with pytest.raises(DamagedObject, match="upgrade"):
+        Journal(objects, nonce="x").load()
+
+
+@pytest.mark.guarantee("G5")
+def test_a_process_that_was_replaced_behind_a_torn_number_is_fenced_out() -> None:
+    objects = MemoryObjects()
+    state = filled(objects, 3)
+    objects.objects[entry_key(4)] = b"torn"
+    them = Journal(objects, nonce="them")
+    them.append(them.load(), entry(4, "them", epoch=2))
+    us = Journal(objects, nonce="us")
+    with pytest.raises(TierUnavailable, match="no entry"):
+        us.append(state, entry(4))
+    with pytest.raises(FencedOut, match="epoch 2"):
+        us.append(state, entry(4))
+
+
 def test_reading_stops_at_a_chosen_entry() -> None:
     objects = MemoryObjects()
     state = filled(objects, 9)
@@ -95,7 +174,7 @@ def test_an_append_whose_answer_was_lost_succeeds_when_repeated() -> None:
 def test_a_process_that_was_replaced_is_fenced_out() -> None:
     objects = MemoryObjects()
     state = filled(objects, 3)
-    Journal(objects, nonce="them").try_append(entry(4, "them", epoch=2))
+    Journal(objects, nonce="them").append(Journal(objects, nonce="them").load(), entry(4, "them", epoch=2))
     before = dict(objects.objects)
     with pytest.raises(FencedOut, match="epoch 2") as caught:
         Journal(objects, nonce="us").append(state, entry(4))

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 from holdfast.cli.display import size
 from holdfast.cli.doctor.finding import Finding
 from holdfast.clock import NS_PER_S, Clock
-from holdfast.disk.filesystem import Filesystem, Mode
+from holdfast.disk.filesystem import Filesystem, Mode, is_full
 
 SYNCS = 200
 SYNC_BYTES = 4096
@@ -41,8 +41,13 @@ def check_disk(directory: Path, *, filesystem: Filesystem, clock: Clock) -> Iter
     path = home / f".holdfast-doctor-{os.getpid()}"
     try:
         yield from _speed(path, filesystem, clock)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        yield Finding("writing", "bad", f"no room for a file of {size(STREAM_BYTES)}", "free some, or grow the volume")
     finally:
-        filesystem.unlink(path)
+        if filesystem.exists(path):
+            filesystem.unlink(path)
 
 
 def _room(home: Path) -> Finding:

@@ -414,6 +414,9 @@ function troubleTable() {
   if (p.ingest.stalls) rows.push(["frames that waited for a full store", "", p.ingest.stalls, "warn"]);
   if (p.store.throttled) rows.push(["commits that met a bound", "", p.store.throttled, "warn"]);
   if (p.store.scrub_findings) rows.push(["damaged segments", "found by scrubbing; run holdfast verify", p.store.scrub_findings, "bad"]);
+  if (p.store.seal_postponed) rows.push(["the disk is full", p.store.seal_postponed, 1, "bad"]);
+  const others = p.errors.filter((e) => !(e.category in p.ingest.refusals)); // connections that were not let in, requests
+  if (others.length) rows.push(["refused lately, no frames", link("see errors", "#/errors"), others.length, "warn"]);
   if (p.ingest.duplicates) rows.push(["frames sent again and recognised", "", p.ingest.duplicates, "dim"]);
   const cells = rows.map(([what, where, n, kind]) => ({ cells: [h("span", { class: kind }, what), where, number.format(n)] }));
   return table([["what"], ["where"], ["how many", "n"]], cells, { empty: "None: nothing was refused, lost or damaged." });

@@ -24,6 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.disk.filesystem import Filesystem
+from holdfast.disk.local import legible_errors
 from holdfast.errors import BadRequest, UnsupportedFormat
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import VERSION, CatalogChannel, PublishedSegment, segment_of_row
@@ -176,14 +177,16 @@ Take: TypeAlias = Callable[[CatalogContents, Row], None]
 
 def _read_tables(connection: sqlite3.Connection, contents: CatalogContents, images: dict[str, bytes]) -> None:
     try:
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid").fetchall()
+        with legible_errors():
+            found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid").fetchall()
     except sqlite3.Error as error:
         contents.damage.append(_sqlite_damage(contents.path, images, str(error)))
         return
     for table in [name for (name,) in found if _TABLE_NAME.fullmatch(name)]:
         contents.rows[table] = 0
         try:
-            _read_table(connection, contents, images, table=table)
+            with legible_errors():
+                _read_table(connection, contents, images, table=table)
         except sqlite3.Error as error:
             contents.damage.append(_sqlite_damage(contents.path, images, f"table {table}: {error}"))
 
@@ -268,10 +271,11 @@ _TABLE_NAME = re.compile(r"[a-z]\w*", re.ASCII)
 def _integrity(connection: sqlite3.Connection, path: Path, images: dict[str, bytes]) -> Iterator[Damage]:
     """What SQLite itself finds wrong; some releases see nulls in tables without rowid where there are none."""
     try:
-        for (text,) in connection.execute("PRAGMA integrity_check(1000000)"):
-            for line in str(text).splitlines():
-                if line != "ok" and not line.startswith(("***", "NULL value in ")):
-                    yield _sqlite_damage(path, images, line)
+        with legible_errors():
+            for (text,) in connection.execute("PRAGMA integrity_check(1000000)"):
+                for line in str(text).splitlines():
+                    if line != "ok" and not line.startswith(("***", "NULL value in ")):
+                        yield _sqlite_damage(path, images, line)
     except sqlite3.Error as error:
         yield _sqlite_damage(path, images, str(error))
 
@@ -288,7 +292,8 @@ def _definitions(connection: sqlite3.Connection, path: Path) -> Iterator[Damage]
 
 def _columns_of_table(connection: sqlite3.Connection, table: str) -> str:
     try:
-        return ", ".join(name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)))
+        with legible_errors():
+            return ", ".join(name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)))
     except sqlite3.Error:  # told by the integrity check
         return ""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.disk.filesystem import Filesystem, SqlRow
+from holdfast.disk.local import legible_errors
 from holdfast.store.catalog import Loss
 from holdfast.store.inspect.catalogs import CatalogContents, catalog_images
 from holdfast.store.subscribers.notes import ProgressNote, Snapshot, SubscriberNote
@@ -53,7 +54,7 @@ class OldRows:
     def _rows(self, table: str) -> Iterator[SqlRow]:
         if self._connection is None:
             return
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error), legible_errors():
             for row in self._connection.execute(f"SELECT * FROM {table}"):  # noqa: S608  the name stands in this module
                 if row_crc(row[:-1]) == row[-1]:
                     yield row

@@ -25,6 +25,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ class Evictor:
         self._scripts = ThreadPoolExecutor(SCRIPTS_AT_ONCE, "holdfast-archive") if background else None
         self._counting = threading.Lock()
         self._statistics = EvictionStatistics()
-        self.on_evict: Callable[[Sequence[PublishedSegment]], None] = lambda _segments: None
+        self.evicting: Callable[[Sequence[PublishedSegment]], AbstractContextManager[None]] = lambda _: nullcontext()
 
     def statistics(self) -> EvictionStatistics:
         """A picture."""
@@ -98,8 +99,8 @@ class Evictor:
             ]
             losses = [] if told else self.tell(channel, going, reason=reason)
             local = [segment for segment in segments if not self._ground.catalog.is_remote(segment.meta.segment_seq)]
-            self._ground.catalog.evict(segments, losses)
-        self.on_evict(segments)
+            with self.evicting(segments):
+                self._ground.catalog.evict(segments, losses)
         freed = sum(segment.size_bytes for segment in segments)
         self._ground.tail.evicted(
             channel,

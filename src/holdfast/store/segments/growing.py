@@ -172,6 +172,7 @@ class GrowingSegment:
             )
         finally:
             self._file.close()
+            self.pieces, self._map = [], None  # they refer to each other, and would hold the mapping
         self._filesystem.rename(self.path, path)
         self._filesystem.sync_dir(path.parent)
         return written

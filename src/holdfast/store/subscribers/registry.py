@@ -469,13 +469,15 @@ class Registry:
 
     # -- news -------------------------------------------------------------------------------------------------------
 
-    def published(self, channel_id: int) -> None:
-        """A segment of a channel is published: everybody who follows it may have work."""
+    def published(self, channel_id: int, channel: str) -> bool:
+        """A segment of a channel is published: everybody who follows it may have work. Whether anybody does."""
         with self.lock:
             for state in self._by_id.values():
                 if channel_id in state.progress:
                     state.stale.add(channel_id)
+            is_followed = any(state.follows(channel) for state in self._by_id.values())
         self.wake()
+        return is_followed
 
     def wake(self) -> None:
         """Everybody who waits looks again."""

@@ -7,7 +7,7 @@ everything in it that the guarantees exclude:
 | kind | what was found |
 |---|---|
 | lost | accepted, kept by a producer, or told as durable, and not there |
-| duplicate | stored twice, or delivered again after its confirmation was durable |
+| duplicate | stored twice, or sent to a reader again after its confirmation was told as durable |
 | phantom | stored or delivered, and handed over by nobody, or refused for good |
 | reorder | events of one producer in a channel, or deliveries of one session, in another order |
 | position | one event at two places, or two events at one place |

@@ -80,6 +80,8 @@ class Delivered(Happening, frozen=True):
     """The server said that it was delivered before."""
     session: int = 0
     """First deliveries of one session come in order."""
+    sent_at: int | None = None
+    """How many lines the history had when the server sent it. None: it was sent just now."""
 
 
 class Joined(Happening, frozen=True):

@@ -43,9 +43,10 @@ class Readers:
         """An event came."""
         reader = self._of(said.reader, said.channel)
         yield from self.ledger.see(line, Row(said.channel, said.seq, said.id))
-        if said.seq in reader.settled:
+        sent_at = line if said.sent_at is None else said.sent_at
+        if said.seq in reader.settled and reader.settled_at[said.seq] < sent_at:  # else it was on its way by then
             text = f"{said.reader} got {said.channel} {said.seq} again, which it had confirmed"
-            yield ("duplicate", text, (reader.settled_at.get(said.seq, line), line))
+            yield ("duplicate", text, (reader.settled_at[said.seq], line))
         if not said.again:
             session, seq, since = reader.session
             if session == said.session and said.seq <= seq:
@@ -70,7 +71,7 @@ class Readers:
         """A lost disk takes what the bucket does not know of: marks may be older than before."""
         for reader in self.known.values():
             reader.mark = (0, 0)
-            reader.settled = IntervalSet()
+            reader.settled, reader.settled_at = IntervalSet(), {}
 
     def ack(self, said: Acked) -> None:
         """Note what a reader is done with."""
@@ -85,7 +86,7 @@ class Readers:
             yield ("hole", text, (line,))
         reader.settled.add(said.first, said.last)
         for seq in range(said.first, said.last + 1):
-            reader.settled_at[seq] = line
+            reader.settled_at.setdefault(seq, line)
 
     def mark(self, line: int, said: Mark) -> Iterator[Verdict]:
         """A mark never moves back, never passes what was not confirmed, nor what never came."""

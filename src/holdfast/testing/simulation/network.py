@@ -65,14 +65,16 @@ class End:
         self._network = network
         self._arrive_at_ns = 0
         self._paused = False
-        self._inbox: deque[bytes] = deque()
+        self._inbox: deque[tuple[bytes, int]] = deque()
+        self.sent_at = 0
+        """What `Network.mark` said when the message was sent that is being received."""
         self.transit: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         """What is on its way here."""
 
     def send(self, message: bytes) -> None:
         """To the other end, after what was sent before."""
         if self.open:
-            self._network.carry(self.other, self.other._arrive, message)
+            self._network.carry(self.other, self.other._arrive, message, self._network.mark())
 
     def close(self, code: int | None = None, reason: str = "") -> None:
         """End it; the other end learns of it when all before has arrived."""
@@ -103,15 +105,15 @@ class End:
         self._paused = False
         self.process.later(0.0, self._drain)
 
-    def _arrive(self, message: bytes) -> None:
+    def _arrive(self, message: bytes, sent_at: int) -> None:
         if not self.open or self.deaf:
             return
-        self._inbox.append(message)
+        self._inbox.append((message, sent_at))
         self._drain()
 
     def _drain(self) -> None:
         while self._inbox and not self._paused and self.open:
-            message = self._inbox.popleft()
+            message, self.sent_at = self._inbox.popleft()
             if message is PING:
                 self.send(PONG)
             self.received(message)
@@ -131,6 +133,8 @@ class Network:
         self.chance = chance
         self.slow_s = 0.002
         """How long a message takes, about."""
+        self.mark: Callable[[], int] = lambda: 0
+        """Says when a message is sent, in the scene's own measure."""
         self.ends: list[End] = []
         """The clients' ends of connections that stood once."""
         self._timeline = timeline

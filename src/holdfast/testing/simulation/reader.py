@@ -134,12 +134,18 @@ class Reader(Client):
     def _take(self, delivery: Delivery) -> None:
         head, numbers = delivery.head, delivery.batch().column("n").to_pylist()
         seqs = [seq for first, last in head.ranges for seq in range(first, last + 1)]
-        taste = self.taste
+        taste, sent_at = self.taste, self.end.sent_at if self.end is not None else None
         for seq, number in zip(seqs, numbers, strict=True):
-            self.scene.happened(
-                self.name,
-                Delivered(taste.durable, taste.channel, seq, number, again=head.redelivered, session=self._session),
+            delivered = Delivered(
+                taste.durable,
+                taste.channel,
+                seq,
+                number,
+                again=head.redelivered,
+                session=self._session,
+                sent_at=sent_at,
             )
+            self.scene.happened(self.name, delivered)
         ranges = head.ranges
         if len(seqs) > 1 and self.chance.random() < 0.3:  # only some, out of order
             ranges = tuple((seq, seq) for seq in self.chance.sample(seqs, len(seqs) // 2))

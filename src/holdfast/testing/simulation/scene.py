@@ -29,6 +29,7 @@ class Scene:
         self.clock = self.timeline.clock
         self.network = Network(self.timeline, random.Random(self.chance.random()))
         self.history: list[Happening] = []
+        self.network.mark = lambda: len(self.history)
         self.faults: Counter[str] = Counter()
         self.sessions = count(1)
         self.trouble = True

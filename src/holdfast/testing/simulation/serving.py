@@ -7,7 +7,8 @@ What is real: `Store` and `Tier` without their threads, `IngestDesk`, `DeliveryD
 it. What is not: the HTTP door, access control, the admin port.
 
 After each start everything the store holds is read and goes into the history. Where retention takes what every reader
-has confirmed, what is missing is taken for that; the checker looks whether they had.
+has confirmed, it is noted when it goes, since a lost disk tells nothing of it afterwards. What is missing at a start
+without having been noted went just before the end; the checker looks whether everybody had confirmed it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from holdfast.server.handshake import Refusal
 from holdfast.server.ingest import PATHS, ingest_route
 from holdfast.server.ingestdesk import IngestDesk
 from holdfast.server.state import ConnectionInfo, ServerState
+from holdfast.store.catalog import PublishedSegment
 from holdfast.store.store import Store
+from holdfast.store.tiering import Slots
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.crashdisk import CrashFilesystem
 from holdfast.testing.history import Evicted, Mark, Row, Stored, Wiped
@@ -139,8 +142,14 @@ class Server(Machine):
             self.tier.restore_if_empty(DATA)
         self.store = Store.open(DATA, self._config, filesystem=disk, clock=scene.clock, inline=True, source=self.tier)
         self.read_all()
+        if self._config.retention_mode == "acked":
+            self.store.port.on_evict(self._note_evicted)
         if self.tier is not None:
             self.tier.attach(self.store.port, threads=False)
+
+    def _note_evicted(self, segment: PublishedSegment, _slots: Slots) -> None:
+        meta = segment.meta
+        self.scene.happened(self.name, Evicted(meta.channel, meta.first_seq, meta.last_seq, confirmed=True))
 
     def _serve(self) -> None:
         assert self.store is not None

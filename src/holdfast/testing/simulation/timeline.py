@@ -55,6 +55,7 @@ class Timeline:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.steps = 0
+        self._failure: Exception | None = None
         self._queue: list[tuple[int, int, Handle]] = []
         self._number = 0
 
@@ -71,7 +72,10 @@ class Timeline:
         return handle
 
     def run(self, until_ns: int, *, done: Callable[[], bool] = lambda: False) -> None:
-        """Let everything happen up to then, or until it is done. May be called while something happens."""
+        """Let everything happen up to then, or until it is done. May be called while something happens.
+
+        What is wrong ends the run, also if it came up while somebody waited who catches it, or whose life is over.
+        """
         while self._queue and self._queue[0][0] <= until_ns and not done():
             at_ns, _, handle = heapq.heappop(self._queue)
             self._set(at_ns)
@@ -79,9 +83,17 @@ class Timeline:
                 self.steps += 1
                 if self.steps > STEPS_MAX:
                     raise Spinning(f"more than {STEPS_MAX} steps; the last ones are of {handle.process.name}")
-                handle.process.act(handle.action, *handle.args)
+                self._do(handle.process, handle.action, handle.args)
         if not done():
             self._set(until_ns)
+
+    def _do(self, process: Process, action: Callable[..., object], args: tuple[Any, ...]) -> None:
+        try:
+            process.act(action, *args)
+        except Exception as error:
+            self._failure = self._failure or error
+        if self._failure is not None:
+            raise self._failure
 
     def _set(self, at_ns: int) -> None:
         if at_ns > self.now_ns:  # a nested run may have gone further

@@ -120,8 +120,8 @@ class World(Scene):
             machine.restart(self.chance.random() * 0.1)
         self.nemesis.begin()
         trouble_s = self.chance.uniform(*TROUBLE_S)
+        self.nemesis.later(trouble_s, self.make_peace)  # at its time, also while somebody waits for the object store
         self.timeline.run(round(trouble_s * NS_PER_S))
-        self.make_peace()
         self.timeline.run(self.timeline.now_ns + round(PEACE_S * NS_PER_S), done=self._is_settled)
         self._judge()
         return Result(
