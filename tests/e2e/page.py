@@ -123,8 +123,9 @@ class Terminal:
     def __init__(self, command: str, folder: Path, environment: Mapping[str, str]) -> None:
         self._errors = folder / "terminal.stderr"
         with self._errors.open("ab") as errors:
+            reached_by = ["env", "--default-signal=INT"]  # Ctrl-C, also where the tests were started in the background
             self._process = subprocess.Popen(
-                ["bash", "-c", f"exec {command}"], cwd=folder, env=environment, text=True,
+                [*reached_by, "bash", "-c", f"exec {command}"], cwd=folder, env=environment, text=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
             )  # fmt: skip
         self._printed = ""

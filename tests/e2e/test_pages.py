@@ -79,6 +79,7 @@ def the_examples(run: PageRun) -> None:
 
 STAGES: dict[str, Callable[[PageRun], None]] = {
     "consume-events": served_trades,
+    "free-a-full-disk": a_store,
     "otlp": the_examples,
     "read-and-query": served_trades_and_a_store,
     "restore-from-the-tier": a_bucket,

@@ -173,7 +173,8 @@ class Recording:
         Whole: everything up to this write. Torn: everything up to the last flush, and any part of what came since, of
         the last write any sectors.
         """
-        flushed, now, since, number = bytearray(self.image), bytearray(self.image), [], 0
+        flushed, now, number = bytearray(self.image), bytearray(self.image), 0
+        since: list[Record] = []
         for record in self.records:
             if not record.data:
                 flushed[:] = now

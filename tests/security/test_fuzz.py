@@ -84,6 +84,7 @@ def test_bent_inputs_are_the_same_for_the_same_seed() -> None:
         ("rows as JSON", b'[{"a": "\xed\xa0\x80"}]'),
         ("token file", b'{"a":' * 5_000),
         ("manifest of a tier", b"[" * 5_000),
+        ("pipeline file", b"sources: {t: {channel: t, addr: 'http://127.0.0.1:9[01'}}\n"),
     ],
 )
 def test_inputs_that_were_found_once_are_refused(name: str, data: bytes) -> None:

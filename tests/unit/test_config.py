@@ -25,6 +25,8 @@ from holdfast.config import (
     settings_markdown,
 )
 from holdfast.config.reading import WILDCARDS_MAX, ChannelOverride
+from holdfast.config.tier import TierConfig
+from holdfast.config.values import split_url
 from holdfast.errors import InvalidConfig
 
 NUMBERS = [row for row in SETTINGS if row.kind in (Kind.SIZE, Kind.TIME, Kind.COUNT)]
@@ -66,6 +68,13 @@ def test_times_take_units_and_a_bare_zero(text: object, time_ns: int) -> None:
 def test_times_without_a_known_unit_are_refused(raw: object) -> None:
     with pytest.raises(ValueError, match="is not a number with one of the units ns, us, ms, s, m, h, d"):
         parse_time(raw)
+
+
+@pytest.mark.parametrize("text", ["http://h:9[01", "http://[::1", "s3://]", "http://h:90x", "http://h:99999"])
+def test_texts_that_are_no_urls_have_no_scheme(text: str) -> None:
+    assert split_url(text).scheme == ""
+    with pytest.raises(InvalidConfig, match="does not begin with one of"):
+        TierConfig(url=text)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from holdfast.config.reading import read_pairs, require_mapping
-from holdfast.config.values import DAY, GIB, HOUR, KIB, MINUTE, MS, SECOND, TIB, Kind, Setting, setting
+from holdfast.config.values import DAY, GIB, HOUR, KIB, MINUTE, MS, SECOND, TIB, Kind, Setting, setting, split_url
 from holdfast.errors import InvalidConfig
 
 SCHEMES = ("s3", "gs", "az", "file")
@@ -138,7 +137,7 @@ class TierConfig:
             row.check(getattr(self, name))
         if not self.url:
             return
-        parts = urlsplit(self.url)
+        parts = split_url(self.url)
         if parts.scheme not in SCHEMES:
             allowed = ", ".join(f"{scheme}://" for scheme in SCHEMES)
             raise InvalidConfig(key="tier.url", reason=f"{self.url!r} does not begin with one of {allowed}")

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypedDict, Unpack
+from urllib.parse import SplitResult, urlsplit
 
 from holdfast.errors import InvalidConfig
 
@@ -184,6 +185,16 @@ def parse_time(raw: object) -> int:
     if (isinstance(raw, int) and not isinstance(raw, bool) and raw == 0) or raw == "0":
         return 0
     return _parse_number(raw, _TIME_UNITS, upper=False)
+
+
+def split_url(text: str) -> SplitResult:
+    """The parts of a URL; a text that is none, for a bracket or a port, has no scheme, and so nobody takes it."""
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018  # raises if it is no number
+    except ValueError:
+        return SplitResult("", "", "", "", "")
+    return parts
 
 
 def _parse_number(raw: object, units: Mapping[str, int], *, upper: bool) -> int:

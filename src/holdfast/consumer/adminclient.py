@@ -20,6 +20,7 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 
 from holdfast.clock import NS_PER_S, Clock, SystemClock
+from holdfast.config.values import split_url
 from holdfast.errors import AccessRefused, BadRequest, DamagedData, ServerAway, UnknownChannel
 
 REQUEST_TIMEOUT_S = 30.0
@@ -71,7 +72,7 @@ class AdminClient:
     """Asks one server. Used by one thread."""
 
     def __init__(self, options: ServerOptions, *, patience_s: float, clock: Clock | None = None) -> None:
-        parts = urlsplit(options.addr)
+        parts = split_url(options.addr)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadRequest(f"addr {options.addr[:80]!r} is no admin address; it looks like http://127.0.0.1:9001")
         self.addr = options.addr

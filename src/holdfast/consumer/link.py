@@ -55,6 +55,7 @@ FAREWELL_S = 1.0
 LOG_INTERVAL_NS = 5 * NS_PER_S
 """How often failed attempts are logged."""
 _CHATTY = {EventKind.ENDPOINT_ATTEMPT_FAILED, EventKind.ALL_ENDPOINTS_UNREACHABLE}
+_CLOSED = "the consumer was closed"
 _LOUD = {EventKind.DISCONNECTED, EventKind.ALL_ENDPOINTS_UNREACHABLE, EventKind.AUTH_FAILED}
 
 
@@ -275,7 +276,7 @@ class Link:
             self._hang_up("the consumer has ended")
         elif isinstance(effect, Ended):
             self._listeners.ended(None)
-            self._hang_up("the consumer was closed")
+            self._hang_up(_CLOSED)
 
     def _hang_up(self, reason: str) -> None:
         if self._session is not None:
@@ -289,7 +290,7 @@ class Link:
                 self._logged_at_ns = now_ns
             event(
                 f"consumer.link.{happened.kind.value}",
-                level=logging.WARNING if happened.kind in _LOUD else logging.INFO,
+                level=logging.WARNING if happened.kind in _LOUD and happened.reason != _CLOSED else logging.INFO,
                 address=happened.address,
                 reason=happened.reason,
                 outage_s=f"{happened.outage_s:.3f}",

@@ -36,10 +36,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import translate
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
 
 from holdfast.config.tier import TierConfig
-from holdfast.config.values import parse_size
+from holdfast.config.values import parse_size, split_url
 from holdfast.errors import InvalidConfig
 
 Word: TypeAlias = Literal["earliest", "latest", "subscriber"]
@@ -262,7 +261,7 @@ def read_address(text: str) -> str:
     """The admin address of a server, or nothing."""
     if not text:
         return ""
-    parts = urlsplit(text)
+    parts = split_url(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
         reason = f"{text!r} is no admin address; it looks like http://127.0.0.1:9001"
         raise InvalidConfig(key="addr", reason=reason)

@@ -191,7 +191,7 @@ class Uploader:
         self._recall()
         if (
             border >= self._start_end
-        ):  # else parts of frames that an earlier process evicted in part may be on their way
+        ):  # before, parts of frames evicted in part by an earlier process may be on their way
             self._pass_evicted(channels)
         news = self._ledger.news()
         if news:

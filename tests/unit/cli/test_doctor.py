@@ -42,11 +42,11 @@ def test_directory_that_will_be_made_is_measured_in_its_parent(tmp_path: Path) -
 
 def test_disk_without_room_for_the_measurement_is_a_finding() -> None:
     disk = CrashFilesystem(capacity_bytes=1 << 20)
-    disk.makedir(Path("/tmp"))  # noqa: S108  # of the simulated disk; the check asks the real one whether it exists
-    *_, last = check_disk(Path("/tmp"), filesystem=disk, clock=SystemClock())  # noqa: S108
+    disk.makedir(Path("/tmp"))  # of the simulated disk; the check asks the real one whether it exists
+    *_, last = check_disk(Path("/tmp"), filesystem=disk, clock=SystemClock())
     assert (last.check, last.state) == ("writing", "bad")
     assert "no room" in last.found
-    assert disk.listdir(Path("/tmp")) == []  # noqa: S108
+    assert disk.listdir(Path("/tmp")) == []
 
 
 def test_kind_of_file_system_is_that_of_the_deepest_mount(tmp_path: Path) -> None:

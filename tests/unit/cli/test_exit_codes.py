@@ -155,6 +155,16 @@ def test_demo_refuses_a_directory_that_holds_something(tmp_path: Path) -> None:
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
+def test_demo_without_java_says_so_before_it_starts_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("holdfast.spark.java.find_spec", lambda _name: None)
+    result = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path / "demo")])
+    assert result.exit_code == 2
+    assert 'pip install "holdfast[jre]"' in result.stderr
+    assert not (tmp_path / "demo").exists()
+
+
 def test_demo_in_a_place_that_cannot_be_made_ends_with_four(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path / "file" / "store")])

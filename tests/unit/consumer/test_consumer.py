@@ -46,6 +46,14 @@ def test_close_sends_the_acks_that_are_on_their_way() -> None:
         assert acked(server.peers[0]) == [(1, 3)]
 
 
+def test_closing_a_consumer_is_nothing_to_be_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="holdfast")
+    with serving(lambda peer: deliver(peer, 1, 1)) as server, connect(server) as consumer:
+        assert consumer.fetch(1, PATIENCE_S)
+    (told,) = [record for record in caplog.records if "consumer.link.disconnected" in record.getMessage()]
+    assert told.levelname == "INFO"
+
+
 def test_batches_are_record_batches_confirmed_by_the_consumer() -> None:
     with serving(lambda peer: deliver(peer, 1, 3)) as server, connect(server) as consumer:
         for batch in consumer.batches(PATIENCE_S):

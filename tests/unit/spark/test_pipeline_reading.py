@@ -192,6 +192,8 @@ def test_an_output_says_what_its_format_needs(tmp_path: Path, output: str, key: 
         ("{channel: a, path: d, options: {maxEvents: 1}}", "options.maxevents", "is no option of holdfast"),
         ("{channel: a, path: d, options: {endingOffsets: latest}}", "options.endingOffsets", "is for batches"),
         ("{channel: a, addr: nowhere}", "addr", "is no admin address"),
+        ("{channel: a, addr: 'http://127.0.0.1:9[01'}", "addr", "is no admin address"),
+        ("{channel: a, addr: 'http://127.0.0.1:90x'}", "addr", "is no admin address"),
         ("{channel: a, addr: 'http://h:1', token: a, token_file: b}", "token_file", "both given"),
     ],
 )

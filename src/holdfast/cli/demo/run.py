@@ -31,6 +31,7 @@ from holdfast.cli.demo.windows import check_volumes
 from holdfast.clock import NS_PER_S, Clock, SystemClock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest
+from holdfast.spark.java import provide_java
 from holdfast.spark.tables import read_manifest
 from holdfast.store.store import Store
 from holdfast.store.verify import verify_store
@@ -113,6 +114,7 @@ class DemoResult:
 
 def run(*, seconds: float, directory: Path | None, keep: bool, seed: int | None, as_json: bool) -> ExitCode:
     """Run the demo and show it; NO if anything promised is not there once, in order, as it was sent."""
+    provide_java(os.environ)  # says what is missing before anything is started
     seed = int.from_bytes(os.urandom(2), "little") if seed is None else seed
     show = Show(quiet=as_json)
     with _place(directory, keep=keep) as place, ExitStack() as open_parts:

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from holdfast.clock import NS_PER_S, Clock
-from holdfast.config.values import MS, SECOND, Kind, setting
+from holdfast.config.values import MS, SECOND, Kind, setting, split_url
 from holdfast.dataflow.exporters.otapbatches import batches_of
 from holdfast.dataflow.exporters.otaplinks import OtapLink
 from holdfast.dataflow.exporters.parcels import Parcel, Span, Verdict
@@ -57,7 +56,7 @@ class Settings(ExporterSettings):
     def check_relations(self) -> None:
         """An endpoint, and what it can do."""
         ExporterSettings.check_relations(self)
-        parts = urlsplit(self.grpc_endpoint)
+        parts = split_url(self.grpc_endpoint)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise InvalidConfig(
                 key="grpc_endpoint", reason=f"{self.grpc_endpoint!r} is not a URL like http://host:4319"

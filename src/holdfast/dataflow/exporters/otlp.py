@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from holdfast.clock import NS_PER_S, Clock
-from holdfast.config.values import MS, SECOND, Kind, setting
+from holdfast.config.values import MS, SECOND, Kind, setting, split_url
 from holdfast.dataflow.exporters.links import GrpcLink, HttpLink, Link
 from holdfast.dataflow.exporters.parcels import Parcel, Verdict
 from holdfast.dataflow.exporters.requests import Unfit, requests_of
@@ -56,7 +55,7 @@ class Settings(ExporterSettings):
             raise InvalidConfig(key="grpc_endpoint", reason="give either grpc_endpoint or http_endpoint")
         key = "grpc_endpoint" if self.grpc_endpoint else "http_endpoint"
         endpoint = self.grpc_endpoint or self.http_endpoint
-        parts = urlsplit(endpoint)
+        parts = split_url(endpoint)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise InvalidConfig(key=key, reason=f"{endpoint!r} is not a URL like http://host:4317")
         if self.grpc_endpoint and self.compression_method == "zstd":

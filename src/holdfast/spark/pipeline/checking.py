@@ -11,8 +11,8 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from urllib.parse import urlsplit
 
+from holdfast.config.values import split_url
 from holdfast.errors import InvalidConfig, InvalidName
 from holdfast.model.names import check_channel_name
 from holdfast.spark.options import is_glob, read_options
@@ -187,7 +187,7 @@ def _objections(output: Output) -> list[tuple[str, str]]:
 
 
 def _objections_of_otlp(output: Output) -> list[tuple[str, str]]:
-    parts = urlsplit(output.addr)
+    parts = split_url(output.addr)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username is not None:
         return [("addr", f"{output.addr!r} is no OTLP/HTTP address; it looks like http://127.0.0.1:4318")]
     if output.token and output.token_file:
