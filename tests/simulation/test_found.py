@@ -164,9 +164,8 @@ def test_frame_of_which_a_part_was_evicted_is_told_with_its_other_part(tmp_path:
     rig.close()
 
 
-@pytest.mark.guarantee("G5")
-def test_entry_that_reads_back_garbled_on_its_way_fences_nobody_out(tmp_path: Path) -> None:
-    """Created, the answer lost, taken when repeated, garbled when read back: it is still ours."""
+def uploaded_through(tmp_path: Path, *faults: Fault | None) -> tuple[Rig, FaultyObjects]:
+    """Two events are durable, though these faults met the requests from the second manifest entry's creation on."""
     plan: list[Fault | None] = []
     objects = FaultyObjects(MemoryObjects(), lambda _number: plan.pop(0) if plan else None)
     rig = Rig(tmp_path / "data", objects)
@@ -177,10 +176,17 @@ def test_entry_that_reads_back_garbled_on_its_way_fences_nobody_out(tmp_path: Pa
     create = next(n for n, request in enumerate(objects.requests[asked:]) if request.startswith("create manifest"))
     rig.send(2, "a")
     rig.store.flush()
-    plan += [*[None] * create, Fault.AFTER, None, Fault.GARBLED]
+    plan += [*[None] * create, *faults]
     rig.tier.turn()
     assert not plan
     assert rig.durable == {"a": 2}
+    return rig, objects
+
+
+@pytest.mark.guarantee("G5")
+def test_entry_that_reads_back_garbled_on_its_way_fences_nobody_out(tmp_path: Path) -> None:
+    """Created, the answer lost, taken when repeated, garbled when read back: it is still ours."""
+    rig, _ = uploaded_through(tmp_path, Fault.AFTER, None, Fault.GARBLED)
     rig.close()
 
 
@@ -213,20 +219,7 @@ def test_channel_that_is_new_after_a_restore_holds_no_producer_back_once_it_is_e
 @pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.AFTER, Fault.PARTIAL, Fault.GARBLED])
 def test_entry_that_was_stored_garbled_is_passed_over_by_the_next(tmp_path: Path, fault: Fault) -> None:
     """The read that would have told fails too: nobody can remove the object any more, and its number stays taken."""
-    plan: list[Fault | None] = []
-    objects = FaultyObjects(MemoryObjects(), lambda _number: plan.pop(0) if plan else None)
-    rig = Rig(tmp_path / "data", objects)
-    rig.send(1, "a")
-    rig.store.flush()
-    asked = len(objects.requests)
-    rig.tier.turn()
-    create = next(n for n, request in enumerate(objects.requests[asked:]) if request.startswith("create manifest"))
-    rig.send(2, "a")
-    rig.store.flush()
-    plan += [*[None] * create, Fault.GARBLED, fault]
-    rig.tier.turn()
-    assert not plan
-    assert rig.durable == {"a": 2}
+    rig, objects = uploaded_through(tmp_path, Fault.GARBLED, fault)
     rig.send(3, "a")
     rig.upload()
     rig.close()
