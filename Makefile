@@ -7,6 +7,7 @@
 BIN := .venv/bin
 BASE := .venv/.ready-base
 DEV := .venv/.ready-dev
+BENCH := .venv/.ready-bench
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 14
@@ -28,7 +29,7 @@ check: $(DEV) ## format, lint, types, layers, and docs against code
 prove: check ## the long proof: all tests, many more examples and crash points
 	@HOLDFAST_PROFILE=prove $(BIN)/python -m pytest --timeout=3600
 
-bench: $(DEV) ## measure, with the limits of this machine beside each figure
+bench: $(BENCH) ## measure, with the limits of this machine and the peers beside each figure
 	@$(BIN)/python -m bench
 
 docs: $(DEV) ## build the documentation site into build/site
@@ -51,5 +52,5 @@ clean: ## remove .venv and everything that was generated
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(BASE) $(DEV): pyproject.toml uv.lock scripts/setup.sh
+$(BASE) $(DEV) $(BENCH): pyproject.toml uv.lock scripts/setup.sh
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh $(@:.venv/.ready-%=%)

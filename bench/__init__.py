@@ -22,6 +22,7 @@
 | sender.py | a sender's hand-over, alone; frames, rows and messages through a server to its disk |
 | growth.py | how cost grows with channels, connections, subscribers, segments and bytes |
 | plots.py | `python -m bench.plots FILE DIR`: draws the curves of `growth.py` |
+| syscalls.py | `python -m bench.syscalls`: the system calls of each path, counted by `strace` |
 | peers.py | SQLite, persist-queue, Redis Streams and Kafka beside ours |
 | served.py | a server in a process of its own |
 | tier.py | upload to a folder, time to durable, restore |

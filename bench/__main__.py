@@ -65,6 +65,9 @@ def main(
         errors.print(
             f"{directory} is in memory, where a sync costs nothing: no ratio will mean anything", style="yellow"
         )
+    if {"consume", "ingest", "peers", "sender"} & set(chosen):
+        for peer in peers.absent():
+            errors.print(f"not installed, and left out: {peer}", style="yellow")
     found_conditions = conditions(directory.resolve())
     results = _run(chosen, directory.resolve(), errors, quick=quick)
     if json_file is not None:

@@ -59,13 +59,6 @@ CASES = [
 ]
 
 
-class Sent(NamedTuple):
-    """What producers found in one turn, and what it cost the server."""
-
-    figures: Figures
-    cpu_s: float
-
-
 def run(bench: Bench) -> list[Result]:
     """One figure per size and number of connections, then the small one beside its peer."""
     with serving(bench.directory / "ingest") as server, _bare_sockets() as sockets:
@@ -77,7 +70,7 @@ def run(bench: Bench) -> list[Result]:
 
 def _measure(bench: Bench, case: Case, server: Served, sockets: Served) -> Result:
     seconds = bench.scale(3, 1)
-    found: dict[Served, list[Sent]] = {server: [], sockets: []}
+    found: dict[Served, list[Figures]] = {server: [], sockets: []}
     per_sync = min(GROUP_BYTES, case.frame_bytes * case.window)
     timings = in_turns(
         {
@@ -87,7 +80,7 @@ def _measure(bench: Bench, case: Case, server: Served, sockets: Served) -> Resul
         },
         rounds=bench.rounds(3),
     )
-    frame_bytes = found[server][0].figures.frame_bytes
+    frame_bytes = found[server][0].frame_bytes
     rates = {"bare disk": rate(timings["disk"]) * per_sync / frame_bytes, "bare picows": rate(timings["sockets"])}
     limit_is = min(rates, key=rates.__getitem__)
     other = max(rates, key=rates.__getitem__)
@@ -101,19 +94,19 @@ def _title(case: Case) -> str:
     return f"{case.name}, {many}, {case.window} in flight"
 
 
-def _costs(found: list[Sent]) -> dict[str, float | str]:
-    frames = sum(sent.figures.frames for sent in found)
+def _costs(found: list[Figures]) -> dict[str, float | str]:
+    frames = sum(sent.frames for sent in found)
     return {
-        "p50 ms": statistics.median(sent.figures.p50_ms for sent in found),
-        "p99 ms": statistics.median(sent.figures.p99_ms for sent in found),
-        "server CPU us/frame": sum(sent.cpu_s for sent in found) / frames * 1e6,
+        "p50 ms": statistics.median(sent.p50_ms for sent in found),
+        "p99 ms": statistics.median(sent.p99_ms for sent in found),
+        "server CPU us/frame": sum(sent.server_cpu_s for sent in found) / frames * 1e6,
     }
 
 
 def _beside_peer(bench: Bench, server: Served, *, sync_always: bool) -> Result:
     """Ours with the peer as its limit, in turns."""
     case, seconds = CASES[0], bench.scale(3, 1)
-    found: list[Sent] = []
+    found: list[Figures] = []
     with jetstream.running(bench.directory, sync_always=sync_always) as port:
         publisher = jetstream.Publisher(port)
         publish = partial(publisher.publish, bytes(case.frame_bytes), window=case.window, seconds=seconds)
@@ -140,18 +133,17 @@ def _bare_sockets() -> Iterator[Served]:
         server.terminate()
 
 
-def _produce(case: Case, server: Served, seconds: float, into: list[Sent]) -> Timing:
+def _produce(case: Case, server: Served, seconds: float, into: list[Figures]) -> Timing:
     into.append(producing(case, server, seconds))
-    return Timing(into[-1].figures.frames, into[-1].figures.seconds)
+    return Timing(into[-1].frames, into[-1].seconds)
 
 
-def producing(case: Case, server: Served, seconds: float) -> Sent:
+def producing(case: Case, server: Served, seconds: float) -> Figures:
     """Producers in a process of their own, for so long."""
     per_connection = max(1, case.window // case.connections)
-    load = Load(f"{server.url}{PATH}", case.frame_bytes, per_connection, case.connections, seconds)
-    before_s = server.cpu_s()
+    load = Load(f"{server.url}{PATH}", case.frame_bytes, per_connection, case.connections, seconds, server.pid)
     done = subprocess.run(
         [sys.executable, "-m", "bench.ingest_load", msgspec.json.encode(load).decode()],
-        capture_output=True, cwd=ROOT, check=True, timeout=60 + load.seconds,
+        stdout=subprocess.PIPE, cwd=ROOT, check=True, timeout=60 + load.seconds,
     )  # fmt: skip
-    return Sent(msgspec.json.decode(done.stdout, type=Figures), server.cpu_s() - before_s)
+    return msgspec.json.decode(done.stdout, type=Figures)

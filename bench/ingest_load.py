@@ -1,7 +1,8 @@
 """The producer of the ingest benchmark, in a process of its own: a `Load` as JSON in, `Figures` as JSON out.
 
 Each connection keeps `window` frames in flight for some seconds. A frame's latency is from handing it to the socket to
-the OK that covers it.
+the OK that covers it. The first frame of each connection, with which the server gets to know it, is sent and answered
+before the time begins.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 import uvloop
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
+from bench.served import Served
 from bench.workload import CHANNEL, events
 from holdfast.model.frame import Entry
 from holdfast.wire import hfa, replies
@@ -34,6 +36,7 @@ class Producer(WSListener):
         self._window = window
         self._sent_at: deque[float] = deque()
         self._room = asyncio.Event()
+        self._sent = 0
         self.answered = 0
         self.latencies_s: list[float] = []
 
@@ -55,20 +58,31 @@ class Producer(WSListener):
                 self.answered += 1
             self._room.set()
 
+    async def greet(self, transport: WSTransport) -> None:
+        """The first frame, until it is answered; it is not counted."""
+        self._send_one(transport)
+        await self._settle()
+        self.latencies_s.clear()
+
     async def send(self, transport: WSTransport, until: float) -> None:
         """Frames until the time is up, then wait for the last answer."""
-        sent = 0
         while time.perf_counter() < until:
-            while sent - self.answered >= self._window:
+            while self._sent - self.answered >= self._window:
                 await self._wait()
-            message = bytearray(self._frame)
-            hfa.stamp(memoryview(message)[HEADER_ROOM:], self._slot_id, sent)
-            self._sent_at.append(time.perf_counter())
-            transport.send_reuse_external_bytearray(WSMsgType.BINARY, message, HEADER_ROOM)
-            sent += 1
-            if sent % 16 == 0:
+            self._send_one(transport)
+            if self._sent % 16 == 0:
                 await asyncio.sleep(0)
-        while self.answered < sent:
+        await self._settle()
+
+    def _send_one(self, transport: WSTransport) -> None:
+        message = bytearray(self._frame)
+        hfa.stamp(memoryview(message)[HEADER_ROOM:], self._slot_id, self._sent)
+        self._sent_at.append(time.perf_counter())
+        transport.send_reuse_external_bytearray(WSMsgType.BINARY, message, HEADER_ROOM)
+        self._sent += 1
+
+    async def _settle(self) -> None:
+        while self.answered < self._sent:
             await self._wait()
 
     async def _wait(self) -> None:
@@ -85,6 +99,7 @@ class Load(msgspec.Struct, frozen=True):
     """Frames in flight on each connection."""
     connections: int
     seconds: float
+    server_pid: int
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -95,6 +110,10 @@ class Figures(msgspec.Struct, frozen=True):
     frame_bytes: int
     p50_ms: float
     p99_ms: float
+    server_cpu_s: float
+    """What the server took meanwhile."""
+    server_rss_mb: float
+    """What it held at the end, with all connections."""
 
 
 async def produce(load: Load) -> Figures:
@@ -108,16 +127,21 @@ async def produce(load: Load) -> Figures:
         return producers[-1]
 
     transports = [(await ws_connect(listener, load.url))[0] for _ in range(load.connections)]
-    started = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for transport, producer in zip(transports, producers, strict=True):
+            tasks.create_task(producer.greet(transport))
+    server = Served(load.url, load.server_pid)
+    started, before_s = time.perf_counter(), server.cpu_s()
     async with asyncio.TaskGroup() as tasks:
         for transport, producer in zip(transports, producers, strict=True):
             tasks.create_task(producer.send(transport, started + load.seconds))
-    took = time.perf_counter() - started
+    took, cpu_s = time.perf_counter() - started, server.cpu_s() - before_s
+    rss_mb = server.rss_mb()
     latencies = sorted(latency for producer in producers for latency in producer.latencies_s)
     for transport in transports:
         transport.disconnect()
     middle, high = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
-    return Figures(len(latencies), took, len(frame), middle * 1e3, high * 1e3)
+    return Figures(len(latencies), took, len(frame), middle * 1e3, high * 1e3, cpu_s, rss_mb)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,18 @@ Embedded: a commit after each message, and one for a thousand. Servers: each mes
 the way, and messages in batches of the client's own making. Every peer runs twice where it has the choice: synced
 before it answers, which is what an answer of ours means, and as it comes, when an answer means the system's memory.
 
-| peer | where from |
-|---|---|
-| SQLite | Python; `journal_mode=WAL`, `synchronous=FULL` |
-| persist-queue | the dependency group `bench`; its own queue on SQLite, as it comes |
-| Redis Streams | Debian's `redis-server`; `XADD` in pipelines |
-| Kafka | Maven Central, `kafka_2.13` and `kafka-tools` in `build/peers/kafka`; its own load generator |
-| NATS JetStream | in `ingest.py`, with targets |
+| peer | where from | measured in |
+|---|---|---|
+| SQLite | Python; `journal_mode=WAL`, `synchronous=FULL` | here |
+| persist-queue | the dependency group `bench`; its own queue on SQLite, as it comes | here |
+| Redis Streams | Debian's `redis-server`; `XADD` in pipelines | here |
+| Kafka | Maven Central, jars of `kafka_2.13` and `kafka-tools` in `build/peers/kafka`; its load generator | here |
+| NATS JetStream | the dependency group `bench` | `ingest.py`, with targets; `consume.py` |
+| QuestDB's client, with its store-and-forward | the dependency group `dev` | `sender.py` |
+| Spark's Parquet source and sink | the extra `spark` | `spark.py` |
 
-One that is not there is left out, with a line that says so.
+One that is not there is left out; `python -m bench` begins with a line that says so (`absent`). The jars of Kafka are
+what `mvn dependency:copy-dependencies -DoutputDirectory=…` gives for a `pom.xml` that depends on the two.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ import shutil
 import socket
 import sqlite3
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -35,6 +37,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from bench import jetstream
 from bench.figures import Result
 from bench.served import serving
 from bench.workload import ROOT, Bench, Budget, Timing, in_turns, one_caller, rate
@@ -46,7 +49,7 @@ BATCH = 1000
 WINDOW = 1024
 KAFKA = ROOT / "build" / "peers" / "kafka"
 PATIENCE_S = 120.0
-READY_S = 60.0
+READY_S = 180.0
 
 Way = Callable[[], Timing]
 
@@ -60,8 +63,26 @@ def _result(case: str, ours: list[Timing], theirs: list[Timing], peer: str) -> R
     return Result("peers", case, rate(ours), "messages/s", rate(theirs), peer)
 
 
-def _absent(name: str) -> None:
-    print(f"peers: {name} is not installed and is left out", file=sys.stderr)
+def absent() -> Iterator[str]:
+    """What cannot be measured beside ours, and where it is to be had."""
+    if not jetstream.is_installed() or find_spec("nats") is None:
+        yield "NATS JetStream (the dependency group `bench`)"
+    if find_spec("persistqueue") is None:
+        yield "persist-queue (the dependency group `bench`)"
+    if not _has_redis():
+        yield "Redis (Debian's `redis-server`, and the dependency group `bench`)"
+    if not _has_kafka():
+        yield f"Kafka (its jars in `{KAFKA.relative_to(ROOT)}`, and Java)"
+    if find_spec("questdb") is None:
+        yield "QuestDB's client (the dependency group `dev`)"
+
+
+def _has_redis() -> bool:
+    return shutil.which("redis-server") is not None and find_spec("redis") is not None
+
+
+def _has_kafka() -> bool:
+    return KAFKA.is_dir() and shutil.which("java") is not None
 
 
 # --- embedded -------------------------------------------------------------------------------------------------------
@@ -78,9 +99,7 @@ def _embedded(bench: Bench) -> Iterator[Result]:
             "ours": partial(one_caller, partial(store.commit, "bench", one), Budget(seconds)),
             "SQLite, synchronous=FULL": partial(one_caller, partial(_insert, database, 1), Budget(seconds)),
         }
-        if find_spec("persistqueue") is None:
-            _absent("persist-queue")
-        else:
+        if find_spec("persistqueue") is not None:
             queue = import_module("persistqueue").SQLiteQueue(str(bench.directory / "queue"), auto_commit=True)
             ways["persist-queue, on SQLite"] = partial(one_caller, partial(queue.put, MESSAGE), Budget(seconds))
         timings = in_turns(ways, rounds=bench.rounds(3))
@@ -123,10 +142,10 @@ def _servers(bench: Bench) -> Iterator[Result]:
     with serving(bench.directory / "server") as server:
         singly = partial(_ours, server.address, 1, seconds)
         in_batches = partial(_ours, server.address, BATCH, seconds)
-        for synced in (True, False):
-            yield from _beside_redis(bench, singly, synced=synced)
-        for synced in (True, False):
-            yield from _beside_kafka(bench, in_batches, synced=synced)
+        if _has_redis():
+            yield from [_beside_redis(bench, singly, synced=synced) for synced in (True, False)]
+        if _has_kafka():
+            yield from [_beside_kafka(bench, in_batches, synced=synced) for synced in (True, False)]
 
 
 def _ours(address: str, rows: int, seconds: float) -> Timing:
@@ -185,21 +204,16 @@ def _folder(bench: Bench, name: str, *, synced: bool) -> Path:
 # --- Redis ----------------------------------------------------------------------------------------------------------
 
 
-def _beside_redis(bench: Bench, ours: Way, *, synced: bool) -> Iterator[Result]:
-    program = shutil.which("redis-server")
-    if program is None or find_spec("redis") is None:
-        if synced:
-            _absent("redis-server, or its client")
-        return
+def _beside_redis(bench: Bench, ours: Way, *, synced: bool) -> Result:
     folder, port = _folder(bench, "redis", synced=synced), _free_port()
     policy = "always" if synced else "everysec"
     options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--appendonly", "yes",
                "--appendfsync", policy, "--save", ""]  # fmt: skip
-    with _running([program, *options], port, folder), import_module("redis").Redis(port=port) as client:
+    with _running(["redis-server", *options], port, folder), import_module("redis").Redis(port=port) as client:
         peer = partial(_xadd, client, bench.scale(4, 1))
         timings = in_turns({"peer": peer, "ours": ours}, rounds=bench.rounds(3))
     case = f"server, each message answered, {WINDOW} on the way"
-    yield _result(case, timings["ours"], timings["peer"], f"Redis Streams, appendfsync {policy}")
+    return _result(case, timings["ours"], timings["peer"], f"Redis Streams, appendfsync {policy}")
 
 
 def _xadd(client: object, seconds: float) -> Timing:
@@ -216,11 +230,7 @@ def _xadd(client: object, seconds: float) -> Timing:
 # --- Kafka ----------------------------------------------------------------------------------------------------------
 
 
-def _beside_kafka(bench: Bench, ours: Way, *, synced: bool) -> Iterator[Result]:
-    if not KAFKA.is_dir() or shutil.which("java") is None:
-        if synced:
-            _absent("Kafka (build/peers/kafka), or Java")
-        return
+def _beside_kafka(bench: Bench, ours: Way, *, synced: bool) -> Result:
     folder, port, controller = _folder(bench, "kafka", synced=synced), _free_port(), _free_port()
     properties = folder / "server.properties"
     properties.write_text(_kafka_properties(folder, port, controller, synced=synced), encoding="utf-8")
@@ -230,7 +240,7 @@ def _beside_kafka(bench: Bench, ours: Way, *, synced: bool) -> Iterator[Result]:
         peer = partial(_kafka_load, port, records)
         timings = in_turns({"peer": peer, "ours": ours}, rounds=bench.rounds(3))
     mode = "flush.messages=1" if synced else "answers before it syncs"
-    yield _result(
+    return _result(
         "server, batches of the client's making", timings["ours"], timings["peer"], f"Kafka, acks=all, {mode}"
     )
 

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Make .venv hold exactly what uv.lock says. Called by the Makefile; `sh scripts/setup.sh base|dev` works by hand too.
+# Make .venv hold exactly what uv.lock says. Called by the Makefile; `sh scripts/setup.sh base|dev|bench` works by hand too.
 #   base  what `holdfast demo` needs to run     dev  the same plus what checks and tests need
+#   bench  the same plus the peers that benchmarks measure
 # Needs: Python 3.11 or newer with venv and pip, and a way to PyPI. Everything else is downloaded into .venv.
 set -eu
 cd "$(dirname "$0")/.."
 
 UV_VERSION=$(sed -n '/^name = "uv"$/{n;s/version = "\(.*\)"/\1/p;}' uv.lock)
-WANT=${1:?usage: sh scripts/setup.sh base|dev}
+WANT=${1:?usage: sh scripts/setup.sh base|dev|bench}
 VENV_PYTHON=.venv/bin/python
 export UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never UV_SYSTEM_CERTS=true PIP_DISABLE_PIP_VERSION_CHECK=1
 unset VIRTUAL_ENV PYTHONHOME PYTHONPATH || true
@@ -63,8 +64,9 @@ install_uv() {
 install_locked() {
     case $WANT in
         base) groups="--no-default-groups --extra server --extra otlp --extra spark" exact=--inexact ;; # leaves what `dev` added
-        dev) groups="--group dev --extra all" exact= ;;
-        *) stop "unknown set '$WANT': base or dev" ;;
+        dev) groups="--group dev --extra all" exact=--inexact ;; # leaves what `bench` added
+        bench) groups="--group dev --group bench --extra all" exact= ;;
+        *) stop "unknown set '$WANT': base, dev or bench" ;;
     esac
     command -v java >/dev/null 2>&1 || [ -n "${JAVA_HOME:-}" ] || groups="$groups --extra jre" # for Spark
     say "installing what uv.lock names ($WANT)"
@@ -87,4 +89,5 @@ install_uv
 install_locked
 install_holdfast
 [ "$WANT" = base ] || touch .venv/.ready-base
+[ "$WANT" != bench ] || touch .venv/.ready-dev
 touch ".venv/.ready-$WANT"

@@ -7,6 +7,9 @@ Values are quoted so that a name or a path can never forge a line.
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _LOGGER = logging.getLogger("holdfast")
 _LOGGER.addHandler(logging.NullHandler())
@@ -16,6 +19,21 @@ def event(name: str, *, level: int = logging.INFO, **fields: object) -> None:
     """Log one event. `name` is `part.thing.verb`."""
     if _LOGGER.isEnabledFor(level):
         _LOGGER.log(level, "%s", " ".join([name, *(f"{key}={_quoted(value)}" for key, value in fields.items())]))
+
+
+@contextmanager
+def logging_to_stderr(who: str = "") -> Iterator[None]:
+    """The log lines of this process, with its name, on what is standard error now; not once the block is left."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {who}%(levelname)s %(message)s"))
+    level = _LOGGER.level
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _LOGGER.setLevel(level)
+        _LOGGER.removeHandler(handler)
 
 
 def _quoted(value: object) -> str:

@@ -182,9 +182,9 @@ def believe_every_reference(patch: pytest.MonkeyPatch) -> None:
 def remove_files_that_the_log_refers_to(patch: pytest.MonkeyPatch) -> None:
     real = recovery._settle_growing
 
-    def settle(filesystem: Any, directory: Any, state: Any) -> Any:
+    def settle(filesystem: Any, state: Any) -> Any:
         state.spent.clear()
-        return real(filesystem, directory, state)
+        return real(filesystem, state)
 
     patch.setattr(recovery, "_settle_growing", settle)
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import select
 import signal
 import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 from holdfast import Sender, Store
+from holdfast.clock import NS_PER_S, SystemClock
 from holdfast.testing.history import Happening, Kept, Row, Sent, Stored, require
+from tests.e2e.consumer_process import RUN_EVENTS_MAX
 from tests.e2e.nursery import Child, Nursery
 from tests.e2e.served import PATIENCE_S
-
-RUN_EVENTS_MAX = 1_000_000_000
-"""Tells the events of runs apart."""
 
 
 class Published(Protocol):
@@ -26,22 +28,50 @@ class Published(Protocol):
     published: int
 
 
-class Producer:
-    """A producer process and the last event it published."""
+class Victim:
+    """A process out of a nursery and the thread that listens to it; killed at the end, if it lives."""
+
+    _child: Child
+    _thread: threading.Thread
+
+    def kill(self) -> None:
+        """SIGKILL; what it said until then counts."""
+        assert self._child.kill() == -signal.SIGKILL
+        self._heard()
+
+    def _heard(self) -> None:
+        """It has ended: hear it out."""
+        self._thread.join(PATIENCE_S)
+        self._child.output.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._child.status is None:
+            self.kill()
+
+
+class Producer(Victim):
+    """A producer process and the last event it published; of the kind `tracked` also how many have an answer."""
 
     def __init__(self, nursery: Nursery, conf: str, channel: str, run: int, *, kind: str = "main") -> None:
         self.run = run
         self.published = -1
+        self.answered = 0
         self._changed = threading.Condition()
-        self._child: Child = nursery.start(f"tests.e2e.producer_process:{kind}", conf, channel, run)
+        self._child = nursery.start(f"tests.e2e.producer_process:{kind}", conf, channel, run)
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
 
     def _listen(self) -> None:
         for line in self._child.output:
             if line.endswith("\n"):
+                published, *answered = map(int, line.split())
                 with self._changed:
-                    self.published = int(line)
+                    self.published, self.answered = published, *(answered or [0])
                     self._changed.notify_all()
 
     def until(self, number: int) -> None:
@@ -53,27 +83,17 @@ class Producer:
         """Wait until so many more are."""
         self.until(self.published + events)
 
-    def kill(self) -> None:
-        """SIGKILL; what it said until then counts."""
-        assert self._child.kill() == -signal.SIGKILL
-        self._thread.join(PATIENCE_S)
-        self._child.output.close()
+    def answers(self, events: int) -> None:
+        """Wait until the server has answered for so many more."""
+        with self._changed:
+            goal = self.answered + events
+            assert self._changed.wait_for(lambda: self.answered >= goal, PATIENCE_S), "the server does not answer"
 
     def stop_dead(self, *, published: int) -> None:
         """The same for one whose disk is gone: it may have ended by itself, and what it said since does not count."""
         self._child.kill()
-        self._thread.join(PATIENCE_S)
-        self._child.output.close()
+        self._heard()
         self.published = published
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        if self._child.status is None:
-            self.kill()
 
 
 class NursedServer:
@@ -84,19 +104,43 @@ class NursedServer:
         self._directory = directory
         self._options = options
         self._child: Child | None = None
+        self._is_ready = False
+        self._clock = SystemClock()
+        self._began_ns = 0
+        self.start_s = 0.0
+        """How long the last start took that came to its end."""
         self.port = 0
         self.admin = ""
 
     def start(self) -> None:
         """Start and wait until it is ready."""
+        self.begin()
+        assert self.is_ready(PATIENCE_S), "the server does not start"
+
+    def begin(self) -> None:
+        """Start, and do not wait."""
         command = ["serve", "--data", str(self._directory), "--listen", f"127.0.0.1:{self.port}"]
-        errors = self._directory.parent / f"{self._directory.name}.stderr"
         command += ["--admin", "127.0.0.1:0", *self._options]
-        self._child = self._nursery.start("holdfast.cli.main:app", command, errors=errors)
+        self._is_ready = False
+        self._began_ns = self._clock.monotonic_ns()
+        self._child = self._nursery.start("tests.e2e.command_process:main", command, errors=self._errors)
+
+    def is_ready(self, within_s: float) -> bool:
+        """Whether it said so by then."""
+        assert self._child is not None
+        if self._is_ready or not select.select([self._child.output], [], [], within_s)[0]:
+            return self._is_ready
         ready = self._child.output.readline()
-        assert ready.startswith("holdfast ready "), errors.read_text()
+        assert ready.startswith("holdfast ready "), self._errors.read_text()
         words = dict(word.split("=", 1) for word in ready.split()[2:])
         self.port, self.admin = int(words["data"].rpartition(":")[2]), words["admin"]
+        self._is_ready = True
+        self.start_s = (self._clock.monotonic_ns() - self._began_ns) / NS_PER_S
+        return True
+
+    @property
+    def _errors(self) -> Path:
+        return self._directory.parent / f"{self._directory.name}.stderr"
 
     def start_elsewhere(self) -> int:
         """Start on any port, as while it was away another process may have taken the old one; which it is."""
@@ -109,6 +153,11 @@ class NursedServer:
         """Of the process of now."""
         assert self._child is not None
         return self._child.pid
+
+    def last_seq(self, channel: str) -> int:
+        """Of the last event that is stored."""
+        with urllib.request.urlopen(f"{self.admin}/api/v1/channels/{channel}", timeout=PATIENCE_S) as answer:
+            return int(json.load(answer)["data"]["last_seq"])
 
     def wait(self) -> int:
         """Until it has ended by itself; its exit status."""

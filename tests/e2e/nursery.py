@@ -11,6 +11,7 @@ The nursery waits for a child that is to be dead, so that its locks are free whe
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -28,7 +29,8 @@ from typing import IO, NoReturn
 ROOT = Path(__file__).parents[2]
 PRELOADED = (
     *("holdfast.cli.main", "holdfast.cli.serve"),
-    *("tests.e2e.producer_process", "tests.e2e.rival_process", "tests.crash.slot_process"),
+    *("tests.e2e.command_process", "tests.e2e.producer_process", "tests.e2e.consumer_process"),
+    *("tests.e2e.rival_process", "tests.crash.slot_process"),
 )
 _ORDER_BYTES_MAX = 1 << 16
 
@@ -69,7 +71,7 @@ class Nursery:
                 [sys.executable, "-m", "tests.e2e.nursery", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "OPENBLAS_NUM_THREADS": "1"},
             )
 
     def start(self, function: str, *arguments: object, errors: Path | None = None) -> Child:
@@ -157,8 +159,7 @@ if __name__ == "__main__":
     for name in PRELOADED:
         import_module(name)
     with suppress(SystemExit), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        _function("holdfast.cli.main:app")(
-            ["verify", os.devnull]
-        )  # what reads a command line is imported with the first
+        _function("tests.e2e.command_process:main")(["verify", os.devnull])  # imports what reads a command line
+    gc.freeze()  # children share what is there, instead of copying it at their first collection
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         _serve(connection)

@@ -70,6 +70,23 @@ def test_server_killed_under_a_consumer_costs_no_message(server: ServedProcess) 
     assert not set(seen[:200]) & set(seen[200:]), "a message that was confirmed came again"
 
 
+@pytest.mark.guarantee("G6")
+def test_ack_of_a_message_that_another_holds_is_not_confirmed(server: ServedProcess) -> None:
+    send(server, 1, 1)
+    keys: dict[str, Any] = {"channel": "trades", "durable": "reader", "group": "pool"}
+    with Consumer.from_conf(conf(server), **keys, ack_wait=0.2) as slow:
+        late = slow.next(PATIENCE_S)
+        with Consumer.from_conf(conf(server), **keys) as quick:
+            again = quick.next(PATIENCE_S)  # when the time of the slow one is over
+            assert late is not None
+            assert again is not None
+            with pytest.raises(NotConfirmed, match="1 of the messages are not held by this consumer any more"):
+                late.ack_sync()
+            again.ack_sync()
+            again.ack_sync()  # it is confirmed, however often that is said
+            late.ack_sync()
+
+
 def test_reset_on_a_live_server_brings_a_connected_consumer_to_the_new_place(server: ServedProcess) -> None:
     send(server, 1, 100)
     reset = [HOLDFAST, "subscribers", "reset", "reader", "--addr", server.admin, "--yes", "--json"]
@@ -176,7 +193,8 @@ def test_subscribers_of_a_live_server_are_listed_shown_and_removed(server: Serve
         message.ack_sync()
         listed = {item["name"]: item["events"] for item in ask("ls")["result"]["subscribers"]}
         assert listed == {"reader": 2}
-        assert ask("show", "reader")["result"]["subscriber"]["channels"][0]["mark"] == 1
+        shown = ask("show", "reader")["result"]
+        assert (shown["subscriber"]["channels"][0]["mark"], shown["losses"]) == (1, [])
         removed = ask("rm", "reader")["result"]
         assert (removed["owed_events"], removed["owed_by_channel"]) == (2, {"trades": 2})
         send(server, 4, 4)

@@ -183,6 +183,19 @@ def test_damaged_slot_makes_the_answer_no(tmp_path: Path) -> None:
     run("slots", "show", slot, code=1)
 
 
+def test_dead_letter_that_does_not_say_why_is_shown_as_damage(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        leave(tmp_path / "sf", name, 3)
+    span = tmp_path / "sf" / "one" / "rejected" / "0-fsn-1-1"
+    span.mkdir(parents=True)
+    (span / "rejection.json").write_bytes(b'{"first_fsn": 1, "\xff')
+    found = run_json("slots", "ls", tmp_path / "sf", code=1)["slots"]
+    assert [(item["name"], item["frames"], "rejection.json" in item["damage"]) for item in found] == [
+        ("one", 0, True),
+        ("two", 3, False),
+    ]
+
+
 def test_directories_that_are_no_slots_are_bad_usage(tmp_path: Path) -> None:
     run("slots", "ls", tmp_path / "none", code=2)
     run("slots", "show", tmp_path, code=2)

@@ -20,6 +20,7 @@ from holdfast.clock import SystemClock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import Locked
 from holdfast.sender.slot import Slot
+from tests.e2e.chronicle import BUSY, BUSY_YAML, Chronicle, Reader
 from tests.e2e.nursed import NursedServer, Producer, check, drain
 from tests.e2e.nursery import Nursery
 from tests.e2e.served import PATIENCE_S, ServedProcess, free_port
@@ -29,6 +30,10 @@ from tests.unit.sender.proxy import Proxy
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="fork and SIGKILL as on Linux")]
 FAST = "reconnect_initial_backoff_millis=5;reconnect_max_backoff_millis=50;initial_connect_retry=async;"
+PATIENT = FAST.replace("max_backoff_millis=50;", "max_backoff_millis=200;")
+"""Where many wait for one server."""
+LOOKS = 20
+"""Into the store, in a run of any length: each costs more with every event, and closes the store in order."""
 QUICK, LONG = "quick", pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3600)])
 
 
@@ -38,9 +43,9 @@ def nursery() -> Iterator[Nursery]:
         yield started
 
 
-def conf_of(port: int, directory: Path, **keys: str) -> str:
-    keys = {"sender_id": "app", **keys}
-    return f"ws::addr=127.0.0.1:{port};sf_dir={directory / 'sf'};{FAST}" + "".join(f"{k}={v};" for k, v in keys.items())
+def conf_of(port: int, directory: Path, *, pauses: str = FAST, **keys: str) -> str:
+    text = "".join(f"{key}={value};" for key, value in {"sender_id": "app", **keys}.items())
+    return f"ws::addr=127.0.0.1:{port};sf_dir={directory / 'sf'};{pauses}{text}"
 
 
 @pytest.mark.guarantee("G2")
@@ -71,24 +76,68 @@ def test_producer_killed_again_and_again_loses_and_doubles_nothing(
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.guarantee("G3")
-@kill_counts(6)
+@pytest.mark.guarantee("G7")
+@kill_counts(20)
 def test_server_killed_again_and_again_loses_and_doubles_nothing(nursery: Nursery, tmp_path: Path, kills: int) -> None:
-    chance = random.Random(5)
-    with NursedServer(nursery, tmp_path / "data") as server:
-        conf = conf_of(server.port, tmp_path)
-        with Producer(nursery, conf, "kills", 0) as producer:
-            for _ in range(kills):
-                producer.more(chance.randrange(1, 300))
-                server.kill()
-                producer.more(chance.randrange(1, 100))  # it goes on while nobody listens
-                server.start()
-            producer.more(50)
+    """At any moment from the first instruction on: while it recovers, before anybody is back, and under full load.
+
+    Producers of both codecs go on, and so do a durable consumer and a group of two. Small limits make it seal, rotate
+    and trim all the time.
+    """
+    chance = random.Random(kills)
+    (settings := tmp_path / "serve.yaml").write_text(BUSY_YAML)
+    chronicle = Chronicle(tmp_path / "data", "kills", BUSY)
+    early = 0
+    with ExitStack() as stack:
+        server = stack.enter_context(NursedServer(nursery, tmp_path / "data", "--config", str(settings)))
+        confs = [
+            conf_of(server.port, tmp_path, pauses=PATIENT, codec=codec, sender_id=codec) for codec in ("arrow", "qwp")
+        ]
+        producers = [
+            stack.enter_context(Producer(nursery, conf, "kills", run, kind="tracked")) for run, conf in enumerate(confs)
+        ]
+        chronicle.producers.extend(producers)
+        producers[0].answers(1)  # the channel is there
+        consuming = f"ws::addr=127.0.0.1:{server.port};{PATIENT}"
+        for run, (durable, group) in enumerate([("alone", ""), ("shared", "team"), ("shared", "team")]):
+            chronicle.readers.append(
+                stack.enter_context(Reader(nursery, consuming, "kills", durable, run=run, group=group))
+            )
+        for kill in range(1, kills + 1):
+            if chance.random() < 0.3:
+                early += not server.is_ready(chance.random() * server.start_s)
+            else:
+                assert server.is_ready(PATIENCE_S)
+                producer = chance.choice(producers)
+                chance.choice([producer.more, producer.answers])(chance.choice([1, chance.randrange(1, 100)]))
+            server.kill()
+            if kill % max(2, kills // LOOKS) == 0:
+                chronicle.look()
+            server.begin()
+        assert server.is_ready(PATIENCE_S)
+        for producer in producers:
             producer.kill()
-        drain(conf)
+        for reader in chronicle.readers:
+            reader.kill()
+        for conf in confs:
+            drain(conf)
+        last_seq = server.last_seq("kills")
+        for reader in chronicle.readers[:2]:
+            reader.finish(last_seq)
         server.terminate()
-    stored = check(tmp_path / "data", "kills", [producer])
-    assert stored > producer.published
-    figures.note("kills", "a killed server", profile=profile_of(kills, 6), kills=kills, events=stored)
+    assert chronicle.look().rows.num_rows == last_seq
+    chronicle.judge()
+    assert early > 0
+    figures.note(
+        "kills",
+        "a killed server",
+        profile=profile_of(kills, 20),
+        kills=kills,
+        before_it_was_ready=early,
+        events=last_seq,
+        deliveries=chronicle.delivered,
+        redelivered=chronicle.again + chronicle.untold,
+    )
 
 
 @pytest.mark.guarantee("G2")

@@ -2,7 +2,8 @@
 
     python -m tests.security.fuzzing SEED INPUTS FOLDER [TARGET...]
 
-Each decoder gets its share of the inputs. The input of now is in a file of the folder before it is decoded, so that it
+Each decoder gets its floor of the inputs, and by its share of the rest: the slow ones little more, so that many inputs
+are not mostly a few slow decoders. The input of now is in a file of the folder before it is decoded, so that it
 is there when the process is not. The last line on standard output is the sum as JSON.
 """
 
@@ -10,23 +11,28 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import math
 import mmap
 import os
 import random
 import resource
 import signal
 import sys
+import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.security.mutation import INPUT_BYTES_MAX, bent
 from tests.security.targets import Target, targets
 
-INPUT_S_MAX = 20.0
+INPUT_S_MAX = 120.0
 """What one input may take before it is called a hang; machines are slow, hangs are slower."""
 GROWTH_BYTES_MAX = 512 << 20
 ADDRESS_SPACE_MAX = 16 << 30
 """A length that is believed fails here as MemoryError, before the machine does."""
+FLOOR = 0.01
+"""Of all inputs, for each decoder."""
 _LENGTH_BYTES = 8
 
 
@@ -70,10 +76,13 @@ def run(target: Target, inputs: int, seed: int, folder: Path) -> dict[str, objec
         assert target.survives(data), f"{target.name}: a good input is refused: {data[:200]!r}"
     notebook = Notebook(folder / "now")
     (folder / "target").write_text(target.name, encoding="utf-8")
-    before, taken, failures = peak_bytes(), 0, []
+    before, taken, slowest_ns, failures = peak_bytes(), 0, 0, []
     for number in range(inputs):
         data = bent(good, chance, as_text=target.as_text)
+        if target.fit is not None and chance.random() < 0.5:
+            data = target.fit(data)
         notebook.write(data)
+        began_ns = time.process_time_ns()
         signal.setitimer(signal.ITIMER_REAL, INPUT_S_MAX)
         try:
             taken += target.survives(data)
@@ -85,10 +94,20 @@ def run(target: Target, inputs: int, seed: int, folder: Path) -> dict[str, objec
                 break
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+        slowest_ns = max(slowest_ns, time.process_time_ns() - began_ns)
     growth = peak_bytes() - before
     if growth > GROWTH_BYTES_MAX:
         failures.append(f"memory grew by {growth} bytes")
-    return {"target": target.name, "inputs": inputs, "taken": taken, "growth": growth, "failures": failures}
+    counts = {"inputs": inputs, "taken": taken, "growth": growth, "slowest_ms": slowest_ns // 1_000_000}
+    return {"target": target.name, **counts, "failures": failures}
+
+
+def portions(chosen: Sequence[Target], inputs: int) -> list[int]:
+    """How many inputs each gets."""
+    floor = min(FLOOR, 1 / len(chosen)) * inputs
+    shares = sum(target.share for target in chosen)
+    rest = inputs - floor * len(chosen)
+    return [max(1, math.ceil(floor + (rest * target.share / shares if shares else 0))) for target in chosen]
 
 
 def main(seed: int, inputs: int, folder: Path, *names: str) -> None:
@@ -98,8 +117,7 @@ def main(seed: int, inputs: int, folder: Path, *names: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     chosen = [target for target in targets() if not names or target.name in names]
-    shares = sum(target.share for target in chosen)
-    found = [run(target, max(1, round(inputs * target.share / shares)), seed, folder) for target in chosen]
+    found = [run(target, count, seed, folder) for target, count in zip(chosen, portions(chosen, inputs), strict=True)]
     sys.stdout.write(json.dumps(found) + "\n")
 
 

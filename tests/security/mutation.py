@@ -16,6 +16,7 @@ _EDGES = (0, 1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 1 << 24, 0x7F
 _WIDE = (*_EDGES, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 _PARTS = (
     *(b"\x00", b"\x80", b"\xff", b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01", b"\x0a\x00", b"\x0b"),
+    *(b"\x91" * 3_000, b"\x81\xa1a" * 2_000),  # MessagePack that nests deeply
     *(b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", b"\xef\xbb\xbf"),  # what is not UTF-8, or looks like it
 )
 _WORDS = (
@@ -50,6 +51,8 @@ _WORDS = (
         ")" * 40,
         "[" * 200,
         '{"a":' * 60,
+        "[" * 3_000,
+        '{"a":' * 3_000,
         "\u2028",
         "\u017f",
         "İ",
@@ -102,7 +105,7 @@ def _drop(data: bytearray, _good: Sequence[bytes], chance: random.Random) -> Non
 
 def _double(data: bytearray, _good: Sequence[bytes], chance: random.Random) -> None:
     start, end = _span(data, chance)
-    data[start:start] = data[start:end] * chance.choice((1, 1, 2, 50))
+    data[start:start] = data[start:end] * chance.choice((1, 1, 1, 1, 1, 1, 2, 2, 50, 50, 50, 2_000))
 
 
 def _insert(data: bytearray, _good: Sequence[bytes], chance: random.Random) -> None:

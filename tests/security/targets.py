@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import gzip
 import json
+import shutil
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,23 +26,34 @@ from holdfast.delivery.filters import Filter
 from holdfast.disk.appendlog import read_log_file
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.local import LocalFilesystem
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadRequest, HoldfastError
 from holdfast.model.frame import Entry
 from holdfast.model.schema import BatchLimits, check_batch
+from holdfast.sender import rejected
 from holdfast.sender.conf import SenderConfig
+from holdfast.sender.ring import Ring
+from holdfast.sender.slot import Slot
+from holdfast.server.access.signin import split_basic, split_header
 from holdfast.server.access.tokens import TokenFile
+from holdfast.server.admin import compacting, querying, subscribing
+from holdfast.server.admin.bodies import decode_body
+from holdfast.server.admin.download import parse_range
 from holdfast.server.admin.envelope import Refused
 from holdfast.server.admin.jsonrows import lines_of_array, read_rows
 from holdfast.server.handshake import check_upgrade, slot_origin, split_head
+from holdfast.spark.tables import manifest as table
 from holdfast.store.segments.reader import SegmentReader
+from holdfast.testing import ManualClock
 from holdfast.tier import manifest
 from holdfast.wire import consume, hfa, qwp, replies
+from holdfast.wire.arrowstream import Malformed, read_stream
 from holdfast.wire.ingest import FrameReader, SessionLimits
 from holdfast.wire.limits import FrameLimits
 from tests.conformance.test_wire_vectors import CLIENT, FRAMES
+from tests.crash.slot_workload import OPTIONS, SLOT
 from tests.crash.test_log_damage import WAL, Victim
 from tests.crash.test_segment_damage import Victim as SegmentVictim
-from tests.crash.test_slot_damage import delivered, left_behind
+from tests.crash.test_slot_damage import disk_with, left_behind
 from tests.unit.delivery.test_filters import BATCH
 from tests.unit.sync.world import World, camel, project_event, seed, seed_event
 
@@ -47,11 +61,12 @@ ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests" / "conformance" / "vectors"
 LIMITS = FrameLimits(message_bytes=1 << 20)
 STORE = BatchLimits(rows_max=1_000_000, bytes_max=64 << 20)
+_ENTRY_END = hfa.HEADER_BYTES + 8
 
 
 @dataclass(frozen=True)
 class Target:
-    """A decoder; `share` is how much of the inputs it gets."""
+    """A decoder; `share` is how much it gets of the inputs that are left when each decoder has had its floor."""
 
     name: str
     good: Callable[[], Sequence[bytes]]
@@ -59,6 +74,8 @@ class Target:
     as_text: bool = False
     allowed: tuple[type[Exception], ...] = ()
     share: float = 1.0
+    fit: Callable[[bytes], bytes] | None = None
+    """Puts the outermost lengths of a bent input right, so that not all of them are refused there."""
 
     def survives(self, data: bytes) -> bool:
         """Whether the input is taken; anything but a documented refusal comes out as it is."""
@@ -86,6 +103,7 @@ def _batches() -> list[pa.RecordBatch]:
     return [plain, plain.slice(1), pa.record_batch({"b": pa.array([b"\0" * 9] * 40, pa.binary())})]
 
 
+@cache
 def _frames() -> list[bytes]:
     found = list(FRAMES.values())
     for compression in (None, "lz4", "zstd"):
@@ -96,6 +114,19 @@ def _frames() -> list[bytes]:
     return found
 
 
+def _fit_frame(data: bytes) -> bytes:
+    """The stream of a frame with one entry reaches to its end."""
+    if len(data) < _ENTRY_END or data[6:8] != b"\x01\0":
+        return data
+    fitted = bytearray(data[: len(data) & ~7])
+    channel_bytes, partitions, _ = struct.unpack_from("<HHI", fitted, _ENTRY_END - 8)
+    start = _ENTRY_END + channel_bytes
+    for _ in range(min(partitions, 8)):
+        start += 2 + int.from_bytes(fitted[start : start + 2], "little")
+    struct.pack_into("<I", fitted, _ENTRY_END - 4, max(0, len(fitted) - (start + -start % 8)))
+    return bytes(fitted)
+
+
 def _read_frame(data: bytes) -> None:
     for entry in hfa.decode(data, LIMITS).entries:
         check_batch(entry.channel, entry.batch, STORE)
@@ -104,8 +135,7 @@ def _read_frame(data: bytes) -> None:
 def _read_session(data: bytes) -> None:
     """Two messages of one connection: the second may look as the first did."""
     reader = FrameReader(SessionLimits(LIMITS, deferred_bytes_max=1 << 20))
-    frames = _frames()
-    reader.read(frames[len(FRAMES) + 2], now_us=1)
+    reader.read(_frames()[len(FRAMES) + 2], now_us=1)
     plain = reader.read_plain(data)
     frame = reader.read(data, now_us=1)
     assert plain is None or frame is not None
@@ -119,11 +149,16 @@ def _read_qwp(data: bytes) -> None:
         entry.batch.validate()
 
 
+def _fit_qwp(data: bytes) -> bytes:
+    """It begins as a message does, and counts what follows its header."""
+    return b"QWP1\x01" + data[5:8] + (len(data) - 12).to_bytes(4, "little") + data[12:] if len(data) > 12 else data
+
+
 def _messages() -> list[bytes]:
     """Those of a real client that need no symbols of earlier ones, and ours."""
     ours = [qwp.encode([Entry("t", batch)], None) for batch in (pa.record_batch({"n": [1, 2], "s": ["a", None]}),)]
     found = [*ours, *(raw for _, raw in CLIENT)]
-    return [raw for raw in found if _stands_alone(raw)]
+    return [raw for raw in dict.fromkeys(found) if _stands_alone(raw)]
 
 
 def _stands_alone(raw: bytes) -> bool:
@@ -158,6 +193,54 @@ def _read_head(data: bytes) -> None:
     slot_origin(headers)
 
 
+# -- the admin interface ---------------------------------------------------------------------------------------------
+
+
+BODIES: dict[type[msgspec.Struct], bytes] = {
+    compacting.Asked: b'{"target_bytes": 1000000, "event_span_ns": 5}',
+    querying.Told: b'{"channels": ["a", "b.c"], "batch": 3, "rows": 9, "rows_per_s": 1.5, "behind": 2, "error": "no"}',
+    subscribing.Registration: b'{"channels": ["a"], "start": 7, "grace": "1h"}',
+    subscribing.Acks: b'{"acks": [{"channel": "a", "first_seq": 1, "last_seq": 5}]}',
+    subscribing.Reset: b'{"to": "first", "channel": "a", "plan": true}',
+}
+
+
+def _read_body(data: bytes) -> None:
+    """As the body of each call that takes one."""
+    refused: list[BadRequest] = []
+    for kind in BODIES:
+        try:
+            decode_body(data, kind)
+        except BadRequest as error:
+            refused.append(error)
+    if len(refused) == len(BODIES):
+        raise refused[0]
+
+
+def _streams() -> list[bytes]:
+    found = []
+    for compression in (None, "lz4", "zstd"):
+        for batch in _batches():
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as out:
+                out.write_batch(batch)
+            found.append(sink.getvalue().to_pybytes())
+    return found
+
+
+def _read_stream(data: bytes) -> None:
+    batch, _, _ = read_stream(pa.py_buffer(data), LIMITS, channel="c", inflated_bytes=0)
+    check_batch("c", batch, STORE)
+
+
+def _read_headers(data: bytes) -> None:
+    text = data.decode("latin-1")
+    scheme, value = split_header({"authorization": text}) or ("", "")
+    parse_range(text, 1000)
+    if scheme == "basic":
+        split_basic(value)
+
+
 # -- consumers and sync ----------------------------------------------------------------------------------------------
 
 
@@ -175,6 +258,14 @@ def _requests() -> list[bytes]:
         consume.Close(request=6, sub=1),
     ]
     return [consume.encode(message) for message in messages]
+
+
+def _fit_request(data: bytes) -> bytes:
+    """All that follows the prefix is the head."""
+    head = data[8:].rstrip(b"\0")
+    return (
+        b"\x01" + data[1:2].ljust(1, b"\1") + b"\0\0" + len(head).to_bytes(4, "little") + head + bytes(-len(head) % 8)
+    )
 
 
 def _answers() -> list[bytes]:
@@ -247,7 +338,7 @@ def _otlp() -> list[Target]:
         body = sample(signal).SerializeToString()
         text = otlp_json(sample(signal)).encode()
         found += [
-            Target(f"OTLP {signal.value}", lambda body=body: [body], lambda data, s=signal: read(s, data), share=0.7),  # type: ignore[misc]
+            Target(f"OTLP {signal.value}", lambda body=body: [body], lambda data, s=signal: read(s, data), share=0.3),  # type: ignore[misc]
             Target(
                 f"OTLP {signal.value}, JSON",
                 lambda text=text: [text],  # type: ignore[misc]
@@ -279,7 +370,7 @@ def _otap() -> list[Target]:
             f"OTAP {signal.value}",
             lambda s=signal: [stream(s)[0], stream(s, "zstd")[0]],  # type: ignore[misc]
             lambda data, s=signal: opened(s, [data]),  # type: ignore[misc]
-            share=0.1,
+            share=0,
         )
         for signal in Signal
     ]
@@ -339,7 +430,13 @@ def _slot_files() -> list[bytes]:
 def _open_slot(data: bytes) -> None:
     names = list(_slot())
     name = names[(data[0] if data else 0) % len(names)]
-    delivered({**_slot(), name: data[1:]})
+    options = OPTIONS._replace(durability="memory", append_deadline_ms=0)  # a full slot says so at once
+    disk, clock = disk_with({**_slot(), name: data[1:]}), ManualClock()
+    slot = Slot.open(SLOT, filesystem=disk, clock=clock, durable=False, new_id=bytes)
+    ring = Ring(slot, options, clock=clock, threaded=False)
+    with ring.cursor(ring.acked_fsn + 1) as cursor:
+        sum(len(bytes(frame.payload)) for frame in cursor.until(ring.published_fsn))
+    ring.append(b"the slot goes on")
 
 
 def _token_file(data: bytes) -> None:
@@ -375,6 +472,20 @@ def _entries() -> list[bytes]:
     return [msgspec.json.encode(entry)]
 
 
+def _table_entries() -> list[bytes]:
+    listed = (table.Listed("part-1.parquet", 5, 600), table.Listed("part-2.parquet", 1, 300))
+    entry = table.Entry(format=1, number=4, add=listed, schema="x", identity="q", batch=7, last={"q": 6})
+    return [msgspec.json.encode(entry)]
+
+
+def _read_table_entry(data: bytes) -> None:
+    table.decode(b'{"crc32c":"%08x","body":%s}' % (crc32c(data), data), place="entry")
+
+
+def _rejections() -> list[bytes]:
+    return [msgspec.json.encode(rejected.Rejection(first_fsn=1, last_fsn=2, category="schema", message="no"))]
+
+
 def _read_entry(data: bytes) -> None:
     """Sealed with a right checksum: only a bug or an enemy writes such a thing."""
     manifest.decode(b'{"crc32c":"%08x","body":%s}' % (crc32c(data), data))
@@ -393,6 +504,7 @@ FILTERS = (
     b"n + 1 * 2 - 3 / 4 == 5 || \"a b\" && t > '2026-01-01T00:00:00Z'",
     b"s = 'a' or n is not null and -n < 0.5",
 )
+HEADERS = (b"Basic dXNlcjpwYXNzd29yZA==", b"Bearer hft_0123456789abcdef", b"bytes=0-499", b"bytes=-5", b"bytes=7-")
 ROWS = (
     b'[{"id": 1, "price": 9.5, "at": "2026-01-01T00:00:00Z", "tags": ["a"], "o": {"k": 5}}, {"id": 2}]',
     b'[{"a": "x", "b": [1.5, null], "c": {"d": [{"e": true}]}}]',
@@ -413,9 +525,12 @@ def _config() -> list[bytes]:
 def _in_a_file(read: Callable[[Path], object]) -> Callable[[bytes], None]:
     from tempfile import mkdtemp  # noqa: PLC0415
 
-    path = Path(mkdtemp(prefix="holdfast-fuzz-")) / "file.yaml"
+    folder = Path(mkdtemp(prefix="holdfast-fuzz-"))
+    atexit.register(shutil.rmtree, folder)
+    path = folder / "file.yaml"
 
     def decode(data: bytes) -> None:
+        path.unlink(missing_ok=True)  # a file that is cut and written again costs ext4 a sync
         path.write_bytes(data)
         read(path)
 
@@ -435,8 +550,8 @@ def _graphs() -> list[Target]:
         _in_a_file(lambda path: problems(path, environ={})),
     )
     return [
-        Target("pipeline file", lambda: _examples("pipelines"), pipeline, as_text=True, share=0.4),
-        Target("node graph file", lambda: _examples("dataflow"), graph, as_text=True, share=0.4),
+        Target("pipeline file", lambda: _examples("pipelines"), pipeline, as_text=True, share=0.1),
+        Target("node graph file", lambda: _examples("dataflow"), graph, as_text=True, share=0.1),
     ]
 
 
@@ -444,29 +559,34 @@ def targets() -> list[Target]:
     """All of them."""
     config = _in_a_file(lambda path: config_file.read(path, environ={"GRAFANA_PASSWORD": "x"}))
     return [
-        Target("HFA1 frame", _frames, _read_frame, share=2),
-        Target("ingest session", _frames, _read_session),
-        Target("QWP1 message", _messages, _read_qwp, share=2),
+        Target("HFA1 frame", _frames, _read_frame, share=2, fit=_fit_frame),
+        Target("ingest session", _frames, _read_session, share=2, fit=_fit_frame),
+        Target("QWP1 message", _messages, _read_qwp, share=2, fit=_fit_qwp),
         Target("ingest reply", _replies, replies.decode),
         Target("request head", _heads, _read_head, as_text=True),
-        Target("consume request", _requests, consume.decode_request, share=2),
+        Target("consume request", _requests, consume.decode_request, share=2, fit=_fit_request),
         Target("consume reply", _answers, _read_answer),
+        Target("body of an admin call", lambda: list(BODIES.values()), _read_body, as_text=True),
+        Target("events as Arrow", _streams, _read_stream, share=2, allowed=(Malformed, pa.ArrowException, OSError)),
+        Target("headers", lambda: HEADERS, _read_headers, as_text=True, allowed=(Refused,)),
         Target("sync message", _sync_messages, _say_to_sync, as_text=True, share=0.7),
         *_otlp(),
         *_otap(),
         Target("log file", lambda: [_wal().data], _read_log),
-        Target("store on a bent log", lambda: [_wal().data], _open_store, share=0.05),
+        Target("store on a bent log", lambda: [_wal().data], _open_store, share=0),
         Target("segment file", _segments, _read_segment),
-        Target("slot files", _slot_files, _open_slot, share=0.3),
+        Target("slot files", _slot_files, _open_slot, share=0.2),
         Target("token file", _tokens, _token_file, as_text=True),
         Target("manifest of a tier", _entries, _read_entry, as_text=True, allowed=(ValueError,)),
+        Target("manifest of a table", _table_entries, _read_table_entry, as_text=True),
+        Target("rejection of a slot", _rejections, lambda data: rejected.decode(ROOT, data), as_text=True),
         Target(
             "connect string",
             lambda: CONNECT,
             lambda data: SenderConfig.from_conf(data.decode("utf-8", "replace")),
             as_text=True,
         ),
-        Target("configuration file", _config, config, as_text=True, share=0.3),
+        Target("configuration file", _config, config, as_text=True, share=0),
         *_graphs(),
         Target("filter", lambda: FILTERS, _filter, as_text=True),
         Target("rows as JSON", lambda: ROWS, _read_rows, as_text=True, allowed=(Refused,)),

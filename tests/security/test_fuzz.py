@@ -6,20 +6,27 @@ import json
 import random
 import subprocess
 import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 import pytest
 
+from holdfast.errors import WireError
 from tests.faults import figures
-from tests.security.fuzzing import read_note, run
+from tests.security.fuzzing import portions, read_note, run
 from tests.security.mutation import bent
 from tests.security.targets import Target, targets
 
 ROOT = Path(__file__).parents[2]
 NAMES = [target.name for target in targets()]
-INPUTS = {"quick": 1_500, "long": 1_100_000}
+INPUTS = {"quick": 3_000, "long": 1_100_000}
 ROUNDS = {"quick": 1, "long": 11}
 """Each is a process of its own, so that a swollen one does not hide the next."""
+AT_ONCE = 2
+FLOOR = {"quick": 10, "long": 10_000}
+"""What each decoder gets at least."""
 
 
 def fuzz(folder: Path, seed: int, inputs: int) -> list[dict[str, object]]:
@@ -39,19 +46,32 @@ def fuzz(folder: Path, seed: int, inputs: int) -> list[dict[str, object]]:
     "profile", ["quick", pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(7200)])]
 )
 def test_every_decoder_takes_or_refuses_whatever_comes(tmp_path: Path, profile: str) -> None:
-    found = [
-        result for seed in range(ROUNDS[profile]) for result in fuzz(tmp_path, seed, INPUTS[profile] // ROUNDS[profile])
-    ]
+    rounds = range(ROUNDS[profile])
+    folders = [tmp_path / f"round-{seed}" for seed in rounds]
+    for folder in folders:
+        folder.mkdir()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = [
+            result
+            for results in pool.map(fuzz, folders, rounds, repeat(INPUTS[profile] // ROUNDS[profile]))
+            for result in results
+        ]
     failures = [f"{result['target']}: {text}" for result in found for text in result["failures"]]  # type: ignore[attr-defined]
     assert failures == []
-    assert {result["target"] for result in found} == set(NAMES)
+    inputs = Counter({name: 0 for name in NAMES})
+    for result in found:
+        inputs[str(result["target"])] += int(str(result["inputs"]))
+    assert set(inputs) == set(NAMES)
+    assert min(inputs.values()) >= FLOOR[profile]
     figures.note(
         "fuzz",
         "every decoder takes or refuses whatever comes; no crash, no hang, memory bounded",
         profile=profile,
         decoders=len(NAMES),
-        inputs=sum(int(str(result["inputs"])) for result in found),
+        inputs=inputs.total(),
+        fewest_of_a_decoder=min(inputs.values()),
         taken=sum(int(str(result["taken"])) for result in found),
+        slowest_ms=max(int(str(result["slowest_ms"])) for result in found),
     )
 
 
@@ -77,6 +97,32 @@ def test_bent_inputs_are_the_same_for_the_same_seed() -> None:
         assert len(set(runs[0])) > 300
 
 
+def test_every_decoder_gets_its_floor_and_fast_ones_the_rest() -> None:
+    chosen = targets()
+    counts = portions(chosen, 100_000)
+    assert 100_000 <= sum(counts) <= 100_000 + len(chosen)
+    assert min(counts) == 1_000
+    assert counts[NAMES.index("HFA1 frame")] > 5_000
+    assert portions(chosen[:1], 10) == [10]
+
+
+def test_fitting_leaves_good_inputs_readable_and_takes_bent_ones_further() -> None:
+    fitted = {target.name: (target, target.fit) for target in targets() if target.fit is not None}
+    for target, fit in fitted.values():
+        assert all(target.survives(fit(data)) for data in target.good()), target.name
+    requests, fit = fitted["consume request"]
+    shorter = requests.good()[0][:-8]
+    with pytest.raises(WireError, match="the head has"):
+        requests.decode(shorter)
+    with pytest.raises(WireError, match="HELLO"):
+        requests.decode(fit(shorter))
+
+
+def _reply(head: bytes) -> bytes:
+    """A SETTLED with this head."""
+    return b"\x01\x85\0\0" + len(head).to_bytes(4, "little") + head + bytes(-len(head) % 8)
+
+
 @pytest.mark.parametrize(
     ("name", "data"),
     [
@@ -84,6 +130,13 @@ def test_bent_inputs_are_the_same_for_the_same_seed() -> None:
         ("rows as JSON", b'[{"a": "\xed\xa0\x80"}]'),
         ("token file", b'{"a":' * 5_000),
         ("manifest of a tier", b"[" * 5_000),
+        ("manifest of a table", b"[" * 5_000),
+        ("rejection of a slot", b'{"\xff": 1}'),
+        ("body of an admin call", b'{"\xff": 1}'),
+        ("consume reply", _reply(b"\x81\xa1a" + b"\x91" * 5_000 + b"\xc0")),
+        ("connect string", b"ws::addr=h:" + b"9" * 5_000 + b";"),
+        ("pipeline file", b'metrics: "127.0.0.1:' + b"9" * 5_000 + b'"\nsources: {t: {channel: t}}\n'),
+        ("pipeline file", b'metrics: "127.0.0.1:\xc2\xb2"\nsources: {t: {channel: t}}\n'),
         ("pipeline file", b"sources: {t: {channel: t, addr: 'http://127.0.0.1:9[01'}}\n"),
     ],
 )

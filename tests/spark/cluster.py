@@ -15,12 +15,14 @@ import psutil
 import pyspark
 
 from tests.e2e.served import free_port
+from tests.spark.killed import quick_python
 
 PATIENCE_S = 120.0
 SPARK_HOME = Path(pyspark.__file__).parent
 MEMORY = "512m"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 ON_WORKER = "HOLDFAST_TEST_ON_WORKER"
+DAEMON_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.executor.memory": "490m",
     "spark.executor.cores": "1",
@@ -48,12 +50,12 @@ def wait_until(done: Callable[[], bool], what: str) -> None:
 
 def python_without_us(folder: Path) -> Path:
     """An interpreter for drivers that on executors of the cluster has all that is installed but our own package."""
-    path = folder / "python"
+    path = folder / "python-of-cluster"
     site = sysconfig.get_paths()["purelib"]
     path.write_text(
         f"""#!/bin/sh
-[ -n "${ON_WORKER}" ] || exec {sys.executable} "$@"
-PYTHONPATH="$PYTHONPATH:{site}" exec {sys.executable} -S "$@"
+[ -n "${ON_WORKER}" ] || exec {quick_python(folder)} "$@"
+PYTHONPATH="{site}" exec {sys.executable} -S "$@"
 """
     )
     path.chmod(0o700)
@@ -94,7 +96,7 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "128m",
             ON_WORKER: "yes",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_FLAGS} -Dspark.deploy.maxExecutorRetries=-1",  # however many are killed
         }
         with (self._folder / f"{name or kind}.log").open("wb") as log:
             process = subprocess.Popen([*command, *options], stdout=log, stderr=log, env=environment)

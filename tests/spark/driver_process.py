@@ -1,23 +1,77 @@
 """A driver that is killed: it copies a channel three times, each copy a query of its own.
 
-    python driver_process.py ADDR FOLDER [tier=URL] [available-now]
+    python driver_process.py FOLDER MASTER CONF SOURCE SINK [available-now]
 
     out/     Parquet by Spark itself, a folder per micro-batch
     table/   Parquet by our table sink, with a manifest
     copy     a channel by our sink
 
-It says `batch` on its output when one of the first kind is written. It registers nothing: Spark finds the source by the
-name of our module.
+CONF, SOURCE and SINK are JSON: settings of the session, options of the source and of the channel. A query that ends
+with an error is started again from its checkpoint, as `holdfast pipeline run` does; nothing else is kept of it.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import sys
 import threading
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from holdfast.spark import session
+
+COPIES = ("table", "copy", "lake")
+EVENTS_PER_BATCH = "40"
+
+
+class Copies:
+    """The three queries."""
+
+    def __init__(self, spark: SparkSession, folder: str, source: dict[str, str], sink: dict[str, str]) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._source = source
+        self._sink = sink
+
+    def start(self, name: str, *, ends: bool) -> StreamingQuery:
+        """Start one, or start it again."""
+        reader = self._spark.readStream.format("holdfast").options(**self._source)
+        reader = reader if ends else reader.option("maxEventsPerTrigger", EVENTS_PER_BATCH)
+        reader = reader.option("subscriber", name) if "addr" in self._source else reader
+        writer = reader.load().writeStream.queryName(name)
+        if name == "lake":
+            writer = writer.foreachBatch(self._land)
+        else:
+            table = {"table": "parquet", "path": f"{self._folder}/table"}
+            writer = writer.format("holdfast").options(**(table if name == "table" else self._sink))
+        writer = writer.option("checkpointLocation", f"{self._folder}/checkpoint-{name}")
+        return (writer.trigger(availableNow=True) if ends else writer.trigger(processingTime="50 milliseconds")).start()
+
+    def _land(self, frame: DataFrame, batch_id: int) -> None:
+        frame.write.mode("overwrite").parquet(f"{self._folder}/out/batch={batch_id:06d}")
+
+    def run_for_ever(self) -> None:
+        """Whatever of it is killed."""
+        pause = threading.Event()
+        running: dict[str, StreamingQuery] = {}
+        while True:
+            for name in COPIES:
+                if name not in running or not running[name].isActive:
+                    try:
+                        running[name] = self.start(name, ends=False)
+                    except (PySparkException, Py4JJavaError) as error:  # the worker it asked for columns is dead
+                        sys.stderr.write(f"{name} did not start: {error}\n")
+                        continue
+                    wait_for_progress(running[name])
+            pause.wait(0.1)
+
+    def run_to_the_end(self) -> None:
+        """One after the other."""
+        for name in COPIES:
+            self.start(name, ends=True).awaitTermination()
 
 
 def wait_for_progress(query: StreamingQuery) -> None:
@@ -27,51 +81,12 @@ def wait_for_progress(query: StreamingQuery) -> None:
         pause.wait(0.1)
 
 
-def start(addr: str, folder: str, *, tier: str, ends: bool) -> list[StreamingQuery]:
-    """The three queries."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder = SparkSession.Builder().master("local[2,4]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.memory", "600m").config("spark.log.level", "ERROR")
-    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-    spark = builder.getOrCreate()
-    trigger = {"availableNow": True} if ends else {"processingTime": "100 milliseconds"}
-
-    def land(frame: DataFrame, batch_id: int) -> None:
-        frame.write.mode("overwrite").parquet(f"{folder}/out/batch={batch_id}")
-        sys.stdout.write(f"batch {batch_id}\n")
-        sys.stdout.flush()
-
-    def source(subscriber: str) -> DataFrame:
-        stream = spark.readStream.format("holdfast").option("addr", addr).option("channel", "events")
-        stream = stream.option("tier", tier) if tier else stream
-        limited = stream if ends else stream.option("maxEventsPerTrigger", "40")
-        return limited.option("subscriber", subscriber).load()
-
-    def queries() -> list[StreamingQuery]:
-        table = {"table": "parquet", "path": f"{folder}/table"}
-        copy = {"addr": addr, "channel": "copy", "maxFrameBytes": "64"}
-        writers = {
-            "table": source("table").writeStream.format("holdfast").options(**table),
-            "copy": source("copy").writeStream.format("holdfast").options(**copy),
-            "lake": source("lake").writeStream.foreachBatch(land),
-        }
-        started = []
-        for name, writer in writers.items():
-            located = writer.option("checkpointLocation", f"{folder}/checkpoint-{name}")
-            started.append(located.trigger(**trigger).start())
-            wait_for_progress(started[-1])
-        return started
-
-    return queries()
-
-
 if __name__ == "__main__":
-    options = sys.argv[3:]
-    url = next((option.removeprefix("tier=") for option in options if option.startswith("tier=")), "")
-    running = start(sys.argv[1], sys.argv[2], tier=url, ends="available-now" in options)
-    if "available-now" not in options:  # one that ends because its planning was hit ends the driver
-        SparkSession.active().streams.awaitAnyTermination()
-    for query in running:
-        query.awaitTermination()
+    target, master, conf, source_options, sink_options, *mode = sys.argv[1:]
+    started = session("copies", master=master, conf=json.loads(conf))
+    copies = Copies(started, target, json.loads(source_options), json.loads(sink_options))
+    if mode:
+        copies.run_to_the_end()
+    else:
+        copies.run_for_ever()
+    started.stop()

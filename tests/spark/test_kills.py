@@ -1,196 +1,258 @@
-"""Exactly once while driver, Python workers and server are killed with SIGKILL. Process death, not power loss."""
+"""Exactly once while driver, Python workers, executors and server are killed with SIGKILL.
+
+Process death, not power loss. `HOLDFAST_SPARK_KILLS` and `HOLDFAST_SPARK_SECONDS` are other bounds for the long loops;
+a loop ends at the first of them, between two kills.
+"""
 
 from __future__ import annotations
 
-import http.client
-import json
-import subprocess
-import sys
+import logging
+import os
+import random
+import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 from holdfast import Store
+from holdfast.clock import SystemClock
+from holdfast.consumer.adminclient import AdminClient
+from holdfast.errors import BadRequest
+from holdfast.spark.options import read_options
+from holdfast.spark.resolving import open_access
 from holdfast.spark.tables import read_manifest
 from tests.e2e.served import ServedProcess, free_port
+from tests.faults import figures
+from tests.spark.cluster import SETTINGS, Cluster, python_without_us
+from tests.spark.driver_process import COPIES
+from tests.spark.killed import (
+    FLAGS,
+    PATIENCE_S,
+    SHORT_LIVED,
+    TASKS,
+    Checkpoints,
+    Driver,
+    Feeder,
+    Plan,
+    Tally,
+    python_workers,
+    quick_python,
+    shoot,
+    wait_for,
+)
 from tests.tidy.tree import ROOT
 
-KILLS_QUICK, KILLS_LONG = 3, 20
-EVENTS_PER_POST = 10
-PATIENCE_S = 240.0
-STARTS_MAX = 3
+KILLS_QUICK = 5
+KILLS_LONG = int(os.environ.get("HOLDFAST_SPARK_KILLS", "100"))
+SECONDS_MAX = float(os.environ.get("HOLDFAST_SPARK_SECONDS", "inf"))
+log = logging.getLogger(__name__)
+WORKER_KILLS_LONG = int(os.environ.get("HOLDFAST_KILLS", "2000"))
+KINDS = {
+    "local": ("worker", "planning", "driver", "server", "worker"),
+    "cluster": ("executor", "worker", "driver", "server", "planning"),
+    "workers": ("worker",),
+}
+"""What is killed in turn, by the name of a loop; all but the cluster are local. Workers come back in no time."""
 
 
-def ask(admin: str, method: str, path: str, body: bytes | None = None, **headers: str) -> object:
-    """The data of an answer; `OSError` while the server is away."""
-    connection = http.client.HTTPConnection(urlsplit(admin).netloc, timeout=30)
-    try:
-        connection.request(method, f"/api/v1/{path}", body, headers)
-        response = connection.getresponse()
-        answer = json.loads(response.read())
-        assert response.status == 200, answer
-        return answer["data"]
-    finally:
-        connection.close()
+class Loop:
+    """Kills one thing after the other; whatever died is started again."""
 
+    def __init__(self, plan: Plan, served: ServedProcess, cluster: Cluster | None) -> None:
+        self._plan = plan
+        self._served = served
+        self._cluster = cluster
+        self._checkpoints = Checkpoints(plan.folder)
+        self._chance = random.Random(7)
+        self._hit = dict.fromkeys(COPIES, -1)
+        self._driver = Driver(plan)
+        self.tally = Tally()
+        self.drivers_ended = 0
 
-class Feeder:
-    """Posts events until told to stop; a post that failed is repeated under its key, so that each is stored once."""
+    def kill(self, number: int, kind: str) -> None:
+        """In turn each query is hit in a batch that it has not been hit in, so that all of them go on in between."""
+        name = COPIES[number % len(COPIES)]
+        assert wait_for(lambda: self._is_running(name)), f"{name} does not go on:\n{self._errors()}"
+        threading.Event().wait(self._chance.choice([0, 0.01, 0.05, 0.2]))
+        before = {name: self._checkpoints.running(name) for name in COPIES}
+        processes = self._kill(kind)
+        in_batch = any(batch is not None and batch == self._checkpoints.running(name) for name, batch in before.items())
+        self._hit[name] = self._checkpoints.last(name, "offsets")
+        self.tally.count(kind, processes=processes, in_batch=in_batch)
+        log.info("kill %d: %s, %d processes, in a batch: %s", number, kind, processes, in_batch)
+        if kind == "server":
+            self._served.start()
 
-    def __init__(self, admin: str) -> None:
-        self._admin = admin
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="feeder")
-        self.events = 0
+    def _is_running(self, name: str) -> bool:
+        if not self._driver.is_alive():
+            self.drivers_ended += self._driver.process.returncode >= 0
+            self._driver = Driver(self._plan)
+        batch = self._checkpoints.running(name)
+        return batch is not None and batch > self._hit[name]
 
-    def _run(self) -> None:
-        while not self._end.wait(0.2):
-            try:
-                self._post()
-            except OSError:
-                continue
+    def _kill(self, kind: str) -> int:
+        if kind == "driver":
+            return self._driver.kill()
+        if kind == "server":
+            self._served.kill()
+            return 1
+        victims: list[psutil.Process] = []
 
-    def _post(self) -> None:
-        rows = [{"n": n} for n in range(self.events + 1, self.events + EVENTS_PER_POST + 1)]
-        headers = {"Content-Type": "application/json", "Idempotency-Key": f"post-{self.events}"}
-        ask(self._admin, "POST", "channels/events/events", json.dumps(rows).encode(), **headers)
-        self.events += EVENTS_PER_POST
+        def found() -> bool:
+            victims[:] = self._victims(kind)
+            return bool(victims)
 
-    def __enter__(self) -> Feeder:
-        self._post()
-        self._thread.start()
-        return self
+        assert wait_for(found), f"there is no {kind} to kill:\n{self._errors()}"
+        return shoot(victims if self._chance.random() < 0.5 else [self._chance.choice(victims)])
 
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join(PATIENCE_S)
+    def _victims(self, kind: str) -> list[psutil.Process]:
+        if kind == "executor":
+            assert self._cluster is not None
+            return self._cluster.executors()[:1]
+        if kind == "planning" or self._cluster is None:
+            return self._driver.workers(tasks=kind == "worker")
+        found = [pair for executor in self._cluster.executors() for pair in python_workers(executor)]
+        return [process for process, module in found if module == TASKS]
 
+    def _errors(self) -> str:
+        return (self._plan.folder / "driver.stderr").read_text()[-20_000:]
 
-class Driver:
-    """One driver process with all that it starts."""
+    def finish(self) -> None:
+        """The last death, and a driver that reads all there is and ends."""
+        self._driver.kill()
+        last = Driver(self._plan, "available-now")
+        try:
+            assert last.wait() == 0, self._errors()
+        finally:
+            last.kill()
 
-    def __init__(self, admin: str, folder: Path, *options: str) -> None:
-        command = [sys.executable, str(ROOT / "tests" / "spark" / "driver_process.py"), admin, str(folder), *options]
-        self._errors = (folder / "driver.stderr").open("ab")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=folder)
-        self._watch = threading.Timer(PATIENCE_S, self.kill)
-        self._watch.start()
-
-    def batches(self, count: int) -> list[str]:
-        """Waits until so many more micro-batches are written."""
-        assert self.process.stdout is not None
-        found: list[str] = []
-        while len(found) < count and (line := self.process.stdout.readline()):
-            found += [line] if line.startswith("batch ") else []
-        return found
-
-    def kill(self) -> None:
-        """SIGKILL to the driver, its JVM and its Python workers, at once."""
-        family = psutil.Process(self.process.pid)
-        for process in [family, *family.children(recursive=True)]:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        self.wait()
-
-    def kill_workers(self) -> int:
-        """SIGKILL to the Python workers of tasks and of planning; how many there were."""
-        workers = 0
-        for process in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                if "pyspark.daemon" in process.cmdline():
-                    process.kill()
-                    workers += 1
-            except psutil.NoSuchProcess:
-                continue
-        return workers
-
-    def wait(self) -> int:
-        """Its exit code."""
-        self._watch.cancel()
-        code = self.process.wait(PATIENCE_S)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self._errors.close()
-        return code
+    def close(self) -> None:
+        """Nothing is left running."""
+        self._driver.kill()
 
 
 @contextmanager
-def driving(admin: str, folder: Path, *options: str, batches: int) -> Iterator[Driver]:
-    """A driver that has written so many batches.
+def looping(plan: Plan, served: ServedProcess, cluster: Cluster | None) -> Iterator[Loop]:
+    loop = Loop(plan, served, cluster)
+    try:
+        yield loop
+    finally:
+        loop.close()
 
-    One that Spark gives up while it starts, because Python workers do not come within ten seconds on a busy machine, is
-    one death more.
+
+def reaches(source: Mapping[str, str], events: int) -> bool:
+    """Whether the source shows so many events."""
+    try:
+        channels = open_access(read_options(source), patience_s=PATIENCE_S).channels()
+    except BadRequest:  # a tier that no server has used yet
+        return False
+    return any(facts.end_seq > events for facts in channels)
+
+
+def with_shared_classes(plan: Plan) -> Plan:
+    """The same with JVMs that take their classes from a file, ready to use: a start costs less than half.
+
+    The file is of the classes that a driver used which ran to its end. A JVM that it does not fit goes without.
     """
-    for _ in range(STARTS_MAX):
-        driver = Driver(admin, folder, *options)
-        try:
-            if len(driver.batches(batches)) == batches:
-                yield driver
-                return
-        finally:
-            driver.kill()
-    raise AssertionError((folder / "driver.stderr").read_text())
+    file = ROOT / "build" / f"spark-{pyspark.__version__}.jsa"
+    if not file.exists():
+        made = plan.folder / file.name
+        conf = {"spark.driver.extraJavaOptions": f"{FLAGS} -XX:ArchiveClassesAtExit={made}"}
+        assert Driver(replace(plan, master="local[2]"), "available-now", conf=conf).wait() == 0
+        file.parent.mkdir(exist_ok=True)
+        shutil.move(made, file)
+    flags = f"{FLAGS} -XX:SharedArchiveFile={file}"
+    names = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+    return replace(plan, conf={**plan.conf, **dict.fromkeys(names, flags)})
 
 
-def wait_until_published(admin: str, events: int) -> None:
-    pause = threading.Event()
-    while True:
-        found = ask(admin, "GET", "channels/events")
-        assert isinstance(found, dict)
-        if found["published_seq"] >= events:
-            return
-        pause.wait(0.1)
+def check_copies(folder: Path, events: int) -> int:
+    """Every event once, in order; how many batches Spark's own Parquet was written in."""
+    everything = list(range(1, events + 1))
+    with Store.open(folder / "data") as store:
+        assert [n for batch in store.read("copy") for n in batch.column("n").to_pylist()] == everything
+    table = read_manifest(folder / "table").files
+    batches = sorted((folder / "out").iterdir())
+    lake = [str(file) for batch in batches for file in sorted(batch.glob("*.parquet"))]
+    for files in (table, lake):
+        assert [n for file in files for n in pq.read_table(file, columns=["n"])["n"].to_pylist()] == everything
+    return len(batches)
 
 
 @pytest.mark.guarantee("G8")
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("kills", "storage"),
+    ("kills", "loop_name", "storage"),
     [
-        (KILLS_QUICK, "server"),
-        pytest.param(KILLS_LONG, "server", marks=pytest.mark.long),
-        pytest.param(KILLS_QUICK, "tier", marks=pytest.mark.long),
+        (KILLS_QUICK, "local", "server"),
+        pytest.param(KILLS_LONG, "local", "server", marks=pytest.mark.long),
+        pytest.param(KILLS_LONG, "local", "tier", marks=pytest.mark.long),
+        pytest.param(KILLS_LONG, "cluster", "server", marks=pytest.mark.long),
+        pytest.param(KILLS_LONG, "cluster", "tier", marks=pytest.mark.long),
+        pytest.param(WORKER_KILLS_LONG, "workers", "tier", marks=pytest.mark.long),
     ],
 )
-def test_every_copy_holds_every_event_once_whatever_is_killed(tmp_path: Path, kills: int, storage: str) -> None:
-    """With `tier` executors read objects, and the server only for what is not uploaded yet."""
-    config, tier = tmp_path / "serve.yaml", f"file://{tmp_path}/bucket"
+@pytest.mark.timeout(4 * 3600)
+def test_every_copy_holds_every_event_once_whatever_is_killed(
+    tmp_path: Path, kills: int, loop_name: str, storage: str
+) -> None:
+    """A single sender writes all, so the order of one key is the order of all. `tier`: objects are all Spark sees."""
+    clock = SystemClock()
+    began_ns = clock.monotonic_ns()
+    tier = f"file://{tmp_path}/bucket"
     (tmp_path / "bucket").mkdir()
-    options = [f"tier={tier}"] if storage == "tier" else []
-    config.write_text("segment.max_open_duration: 200ms\n" + (f"tier.url: {tier}\n" if options else ""))
-    admin = ("--admin", f"127.0.0.1:{free_port()}")
-    with ServedProcess(tmp_path / "data", "-c", str(config), *admin, port=free_port()) as served:
-        with Feeder(served.admin) as feeder:
-            for number in range(kills):
-                with driving(served.admin, tmp_path, *options, batches=1 + number % 3) as driver:
-                    if number % 3 == 1:
-                        served.kill()
-                        served.start()
-                        assert len(driver.batches(3)) == 3, "the query outlives the server"
-                    if number % 3 == 2:
-                        assert driver.kill_workers()
-                        driver.batches(2)  # it goes on, or ends because planning was hit; both are well
-        wait_until_published(served.admin, feeder.events)
-        last = Driver(served.admin, tmp_path, *options, "available-now")
-        last.batches(10**6)
-        assert last.wait() == 0, (tmp_path / "driver.stderr").read_text()
-        subscribers = ask(served.admin, "GET", "subscribers")
-    assert isinstance(subscribers, list)
-    marks = {item["name"]: [lag["mark"] for lag in item["channels"]] for item in subscribers}
-    assert marks == {name: [feeder.events] for name in ("copy", "lake", "table")}
-    everything = list(range(1, feeder.events + 1))
-    table = read_manifest(tmp_path / "table")
-    assert sorted(ds.dataset(table.files).to_table()["n"].to_pylist()) == everything
-    with Store.open(tmp_path / "data") as store:
-        assert [n for batch in store.read("copy") for n in batch.column("n").to_pylist()] == everything
-    found = ds.dataset(tmp_path / "out", format="parquet", partitioning="hive").to_table().column("n").to_pylist()
-    assert sorted(found) == everything
-    assert len(list((tmp_path / "out").iterdir())) > kills
+    config = tmp_path / "serve.yaml"
+    config.write_text("segment.max_open_duration: 200ms\n" + (f"tier.url: {tier}\n" if storage == "tier" else ""))
+    admin, port = f"127.0.0.1:{free_port()}", free_port()
+    place = {"tier": tier} if storage == "tier" else {"addr": f"http://{admin}"}
+    with (
+        Cluster(tmp_path) if loop_name == "cluster" else nullcontext() as cluster,
+        ServedProcess(tmp_path / "data", "-c", str(config), "--admin", admin, port=port) as served,
+    ):
+        plan = Plan(
+            folder=tmp_path,
+            master=cluster.url if cluster else "local[2,100]",
+            source={**place, "channel": "events"},
+            sink={"addr": served.admin, "channel": "copy", "maxFrameBytes": "64"},
+            conf={**SETTINGS, **SHORT_LIVED},
+            python=python_without_us(tmp_path) if cluster else quick_python(tmp_path),
+        )
+        with Feeder(served.port, tmp_path, Checkpoints(tmp_path).reached) as feeder:
+            assert wait_for(lambda: reaches(plan.source, 1))
+            plan = with_shared_classes(plan) if kills > KILLS_QUICK else plan
+            with looping(plan, served, cluster) as loop:
+                for number, kind in enumerate(islice(cycle(KINDS[loop_name]), kills)):
+                    if (clock.monotonic_ns() - began_ns) / 1e9 > SECONDS_MAX:
+                        break
+                    loop.kill(number, kind)
+        assert wait_for(lambda: reaches(plan.source, feeder.events))
+        loop.finish()
+        if storage == "server":
+            client = AdminClient(read_options({**plan.source, "subscriber": "any"}), patience_s=PATIENCE_S)
+            subscribers = client.get("subscribers")
+            marks = {item["name"]: [lag["mark"] for lag in item["channels"]] for item in subscribers}
+            assert marks == {name: [feeder.events] for name in COPIES}
+    batches = check_copies(tmp_path, feeder.events)
+    tally = loop.tally
+    done = sum(tally.kills.values())
+    assert batches > done // len(COPIES)
+    figures.note(
+        "spark",
+        f"Spark, loop {loop_name}, reads a {storage}: three copies hold every event once, in order",
+        profile="quick" if kills == KILLS_QUICK else "long",
+        kills=done,
+        **{f"of_{kind}": count for kind, count in tally.kills.items()},
+        processes=tally.processes,
+        in_a_batch=tally.in_batch,
+        drivers_that_ended_by_themselves=loop.drivers_ended,
+        batches=batches,
+        events=feeder.events,
+        seconds=round((clock.monotonic_ns() - began_ns) / 1e9),
+    )

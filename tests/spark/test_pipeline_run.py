@@ -182,6 +182,25 @@ def test_a_query_that_fails_is_started_again_from_its_checkpoint(spark: SparkSes
     assert taken.rows == list(range(2, 31, 2))
 
 
+def test_what_fails_in_the_jvm_while_a_query_is_planned_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    made(tmp_path / "d", segments=1, events=10)
+    taken, calls = Taken(), []
+
+    def planned(frame: DataFrame) -> DataFrame:
+        calls.append(frame)
+        if len(calls) == 1:
+            jvm: Any = spark._jvm
+            jvm.java.util.Optional.empty().get()  # raises there, and no error of Spark's
+        return frame
+
+    builder = Pipeline.builder("p", checkpoint=str(tmp_path / "checkpoint"), trigger="available_now",
+                               restart={"backoff": "1ms", "backoff_max": "1ms"})  # fmt: skip
+    builder = builder.source("t", channel="t", path=str(tmp_path / "d")).step("planned", python=planned)
+    (status,) = builder.output("mine", foreach_batch=taken).build().run(spark)
+    assert (status.state, status.restarts) == ("done", 1)
+    assert taken.rows == list(range(1, 11))
+
+
 @pytest.mark.long
 def test_a_query_that_keeps_failing_ends_the_pipeline_and_stops_the_others(spark: SparkSession, tmp_path: Path) -> None:
     made(tmp_path / "d", segments=1, events=10)

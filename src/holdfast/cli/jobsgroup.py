@@ -10,15 +10,12 @@ import typer
 
 from holdfast.cli.answer import answering
 from holdfast.cli.extras import import_needing
+from holdfast.cli.groups import Json, TokenFile
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="A channel.")]
 Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The directory of the store. Default: data.")]
 Addr = Annotated[
     str | None, typer.Option(metavar="URL", help="The admin address of a running server: http://127.0.0.1:9001.")
-]
-TokenFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A file with the token for --addr. Default: HOLDFAST_TOKEN.")
 ]
 Start = Annotated[
     str | None,

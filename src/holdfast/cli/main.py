@@ -15,6 +15,7 @@ from holdfast import __version__
 from holdfast.cli import examples, groups, jobsgroup, pipelinegroup, producing
 from holdfast.cli.answer import answering
 from holdfast.cli.extras import import_needing
+from holdfast.cli.groups import Json
 from holdfast.errors import BadRequest
 
 app = typer.Typer(
@@ -24,8 +25,6 @@ app = typer.Typer(
     epilog=examples.EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
 def _show_version(wanted: bool) -> None:

@@ -11,10 +11,9 @@ process supervises others (`cores.py`), and does none of the work itself.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 
 from holdfast.cli.answer import ExitCode, answer_json, print_json
@@ -23,6 +22,7 @@ from holdfast.dataflow.graph import load, problems
 from holdfast.dataflow.picture import picture
 from holdfast.dataflow.places import with_doors
 from holdfast.dataflow.running import run_graph as run_until_stopped
+from holdfast.telemetry import logging_to_stderr
 
 COMMAND = "pipeline"
 
@@ -63,7 +63,6 @@ def run_graph(path: Path, *, as_json: bool) -> ExitCode:
 def run_run(path: Path, *, cores: int = 1, as_json: bool) -> ExitCode:
     """Run a graph until a signal."""
     graph = load(path)
-    log_to_stderr()
     out = sys.stdout
 
     def say_ready(addresses: Mapping[str, str]) -> None:
@@ -74,26 +73,22 @@ def run_run(path: Path, *, cores: int = 1, as_json: bool) -> ExitCode:
                 sys.stdout.write(f"holdfast ready {' '.join(f'{name}={at}' for name, at in addresses.items())}\n")
             sys.stdout.flush()
 
-    if cores > 1:
-        return run_cores(graph, cores, say_ready, as_json=as_json)
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # one document: the console's lines go elsewhere
-        run_until_stopped(graph, say_ready)
+    with logging_to_stderr():
+        if cores > 1:
+            return run_cores(graph, cores, say_ready, as_json=as_json)
+        with _own_stdout(as_json=as_json):
+            run_until_stopped(graph, say_ready)
     return ExitCode.DONE
 
 
 def run_core(order: CoreOrder) -> ExitCode:
     """Be one of several cores until the supervisor or a signal says otherwise."""
-    log_to_stderr(f"core-{order.place.core} ")
     graph = with_doors(load(Path(order.file)), order.doors)
-    with redirect_stdout(sys.stderr) if order.as_json else nullcontext():
+    with logging_to_stderr(f"core-{order.place.core} "), _own_stdout(as_json=order.as_json):
         run_until_stopped(graph, place=order.place, supervisor=order.link)
     return ExitCode.DONE
 
 
-def log_to_stderr(who: str = "") -> None:
-    """Log lines of this process, with its name."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s {who}%(levelname)s %(message)s"))
-    logger = logging.getLogger("holdfast")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+def _own_stdout(*, as_json: bool) -> AbstractContextManager[object]:
+    """With JSON standard output has one document: the console's lines go elsewhere."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()

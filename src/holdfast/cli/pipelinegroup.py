@@ -9,11 +9,11 @@ import typer
 
 from holdfast.cli.answer import answering
 from holdfast.cli.extras import import_needing
+from holdfast.cli.groups import Json
 from holdfast.errors import BadRequest
 
 pipeline = typer.Typer(no_args_is_help=True, help="Pipelines: channels in, steps, outputs out, run by Spark.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file with a pipeline, or with a node graph.")]
 Master = Annotated[
     str | None,

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.answer import answering
+from holdfast.cli.groups import Json
 
 slots = typer.Typer(no_args_is_help=True, help="The slots of senders: what they hold, and sending it.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Conf = Annotated[
     str | None,
     typer.Option(

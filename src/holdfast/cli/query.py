@@ -1,7 +1,7 @@
 """`holdfast query`: SQL over channels, including what is not sealed yet.
 
 Promise: no event is changed, added or lost. A server is only asked. A data directory is opened as a start does, with
-recovery and sealing, so nobody else may have it open, and a damaged one is repaired first. Each channel that the query
+recovery and sealing, so nobody else may have it open; repair a damaged one before. Each channel that the query
 names is read once, as of now, with `_seq`, `_committed_id` and `_ingested_at`. A name with a dot or a dash stands in
 double quotes. The result goes to the terminal, or to a Parquet or CSV file, which is whole or not there.
 """

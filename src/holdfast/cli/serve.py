@@ -39,7 +39,7 @@ from holdfast.server.server import Parts, Server
 from holdfast.store.store import Store
 from holdfast.sync import SyncDesk
 from holdfast.sync import attach as attach_sync
-from holdfast.telemetry import event
+from holdfast.telemetry import event, logging_to_stderr
 from holdfast.tier import Tier
 
 if sys.platform == "win32":
@@ -76,9 +76,8 @@ class Options:
 def run(options: Options, *, as_json: bool) -> ExitCode:
     """Serve until a signal; the exit code of the process."""
     settings = options.settings()
-    _log_to_stderr()
     _raise_descriptor_limit()
-    with ExitStack() as open_parts:
+    with logging_to_stderr(), ExitStack() as open_parts:
         parts = _open(settings, options, open_parts)
         serve_many()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -233,14 +232,6 @@ def _changed(old: StoreConfig | TierConfig, new: StoreConfig | TierConfig) -> li
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("holdfast")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
 
 
 def _raise_descriptor_limit() -> None:

@@ -98,18 +98,8 @@ def facts_of(directory: Path) -> tuple[SlotFacts, Survey | None]:
     """What a slot holds; without a survey if it is damaged."""
     facts = SlotFacts(name=directory.name, path=str(directory), last_owner_pid=holder_pid(_FILES, directory))
     facts.failed, facts.last_error = _text(directory / FAILED), _text(directory / LAST_ERROR)
-    facts.rejected = [
-        RejectedFacts(
-            path=str(span.path),
-            first_fsn=span.rejection.first_fsn,
-            last_fsn=span.rejection.last_fsn,
-            category=span.rejection.category,
-            message=span.rejection.message,
-            detected_at_ns=span.rejection.detected_at_ns,
-        )
-        for span in read_rejected(_FILES, directory)
-    ]
     try:
+        facts.rejected = _rejected(directory)
         found = survey(_FILES, directory)
     except DamagedData as error:
         facts.damage = str(error)
@@ -120,6 +110,20 @@ def facts_of(directory: Path) -> tuple[SlotFacts, Survey | None]:
     facts.size_bytes = sum(segment.size_bytes for segment in found.segments)
     facts.damage = "; ".join(f"{item.path.name}: {item.reason}" for item in found.damaged)
     return facts, found
+
+
+def _rejected(directory: Path) -> list[RejectedFacts]:
+    return [
+        RejectedFacts(
+            path=str(span.path),
+            first_fsn=span.rejection.first_fsn,
+            last_fsn=span.rejection.last_fsn,
+            category=span.rejection.category,
+            message=span.rejection.message,
+            detected_at_ns=span.rejection.detected_at_ns,
+        )
+        for span in read_rejected(_FILES, directory)
+    ]
 
 
 def _text(path: Path) -> str:

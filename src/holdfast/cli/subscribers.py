@@ -68,22 +68,24 @@ class There:
 
     def __init__(self, addr: str, token_file: Path | None) -> None:
         self._client = AdminClient(server_at(addr, token_file), patience_s=PATIENCE_S)
+        self.addr = addr
 
     def look(self) -> Looked:
         """All that may be seen."""
         found = [_facts(item) for item in self._client.pages("subscribers")]
-        return Looked(self._client.addr, "told by the server", None, found)
+        return Looked(self.addr, "told by the server", None, found)
 
-    def one(self, name: str) -> SubscriberFacts:
-        """One of them."""
+    def one(self, name: str) -> tuple[SubscriberFacts, list[Loss]]:
+        """One of them, and what it lost."""
         with _told():
-            return _facts(self._client.get("subscribers", name))
+            told = self._client.get("subscribers", name)
+        return _facts(told), [Loss(**loss) for loss in told["losses"]]
 
     def remove(self, name: str) -> tuple[int, list[ChannelLag]]:
         """Deregister; how much was owed, and where."""
-        lags = self.one(name).channels
+        facts, _ = self.one(name)
         with _told():
-            return int(self._client.delete("subscribers", name)["owed_events"]), list(lags)
+            return int(self._client.delete("subscribers", name)["owed_events"]), list(facts.channels)
 
     def plan(self, wanted: Wanted) -> list[Move]:
         """What a reset would change."""
@@ -193,9 +195,8 @@ def _lag_cells(lag: ChannelLag) -> list[str]:
 
 def run_show(name: str, *, directory: Path, config: Path | None, there: There | None, as_json: bool) -> ExitCode:
     """One subscriber."""
-    losses: list[Loss] = []
     if there is not None:
-        facts, place = there.one(name), "a server"
+        (facts, losses), place = there.one(name), there.addr
     else:
         picture, place = look(directory, read_config(config)), str(directory)
         facts = facts_of(picture, picture.subscriber(name))

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.cli.answer import ExitCode
 from holdfast.cli.send import DEFAULT_CONF
+from holdfast.config.values import whole_number
 from holdfast.consumer.consumer import Consumer
 from holdfast.consumer.messages import Delivery
 from holdfast.errors import BadRequest
@@ -73,8 +74,8 @@ def position(text: str, *, option: str = "--from") -> str | int | datetime:
     kind, _, value = text.partition(":")
     if text in ("first", "new", "last"):
         return text
-    if kind == "seq" and value.isascii() and value.isdigit() and int(value[:19]) > 0:
-        return int(value[:19])
+    if kind == "seq" and (seq := whole_number(value, least=1)) is not None:
+        return seq
     if kind == "time":
         try:
             found = datetime.fromisoformat(value)

@@ -113,12 +113,11 @@ def drawn(now: Json, before: Json | None) -> Group:
 
 def _head(now: Json) -> RenderableType:
     server = now["server"]
-    state = "[bold green]accepting[/]"
+    is_full = bool(now.get("store", {}).get("seal_postponed"))
+    state = "[bold red]the disk is full[/]" if is_full else "[bold green]accepting[/]"
     for key, words in (("insecure", "open to everyone"), ("draining", "stopping"), ("failed", "the store has failed")):
         if server[key]:
             state = f"[bold red]{words}[/]"
-    if now.get("store", {}).get("seal_postponed"):
-        state = "[bold red]the disk is full[/]"
     up = lasting(now["at"] - server["started_at"])
     return Text.from_markup(f"[bold]holdfast[/] {escape(server['version'])}  {state}  up {up}")
 

@@ -22,7 +22,21 @@ from holdfast.config.principals import (
     read_users,
 )
 from holdfast.config.reading import read_pairs, require_mapping
-from holdfast.config.values import DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND, TIB, Kind, Setting, setting
+from holdfast.config.values import (
+    DAY,
+    GIB,
+    HOUR,
+    KIB,
+    MIB,
+    MINUTE,
+    MS,
+    SECOND,
+    TIB,
+    Kind,
+    Setting,
+    setting,
+    whole_number,
+)
 from holdfast.errors import InvalidConfig
 
 ROLES = ("primary", "replica", "primary_catchup")
@@ -292,13 +306,14 @@ def _take(settings: dict[object, object], key: str) -> tuple[bool, object]:
 
 def parse_address(text: str, *, key: str) -> tuple[str, int]:
     """Host and port of `127.0.0.1:9000`, `[::1]:9000` or `name:9000`; port 0 lets the system choose."""
-    host, colon, port = text.rpartition(":")
+    host, _, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
+    number = whole_number(port, most=PORT_MAX)
+    if not host or number is None:
         raise InvalidConfig(key=key, reason=f"{text!r} is not host:port with a port of 0 to {PORT_MAX}")
     if ":" in host and not bracketed:
         raise InvalidConfig(key=key, reason=f"{text!r}: an IPv6 address stands in brackets, like [::1]:9000")
-    return (host[1:-1] if bracketed else host), int(port)
+    return (host[1:-1] if bracketed else host), number
 
 
 def is_loopback(host: str) -> bool:

@@ -26,6 +26,8 @@ TEXT_CHARS_MAX = 4096
 """A text is a name or a path; no system allows longer paths."""
 TEXTS_MAX = 1000
 """Entries of a list that a person writes by hand."""
+WHOLE_DIGITS_MAX = 19
+"""As many as 2^63 has."""
 SHOWN_CHARS_MAX = 80
 """How much of a bad value an error repeats: enough to find it in a file."""
 
@@ -185,6 +187,17 @@ def parse_time(raw: object) -> int:
     if (isinstance(raw, int) and not isinstance(raw, bool) and raw == 0) or raw == "0":
         return 0
     return _parse_number(raw, _TIME_UNITS, upper=False)
+
+
+def whole_number(text: str, *, least: int = 0, most: int = 2**63 - 1) -> int | None:
+    """The number that ASCII digits spell; None for any other text, and for a number out of the range.
+
+    Python alone takes other digits too, and raises for thousands of them.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= WHOLE_DIGITS_MAX):
+        return None
+    number = int(text)
+    return number if least <= number <= most else None
 
 
 def split_url(text: str) -> SplitResult:

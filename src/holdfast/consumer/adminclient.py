@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -72,8 +72,8 @@ class AdminClient:
     """Asks one server. Used by one thread."""
 
     def __init__(self, options: ServerOptions, *, patience_s: float, clock: Clock | None = None) -> None:
-        parts = split_url(options.addr)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        self._url = split_url(options.addr)
+        if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise BadRequest(f"addr {options.addr[:80]!r} is no admin address; it looks like http://127.0.0.1:9001")
         self.addr = options.addr
         self.patience_s = patience_s
@@ -178,12 +178,11 @@ class AdminClient:
 
     def connect(self) -> http.client.HTTPConnection:
         """A connection of its own for one request."""
-        parts = urlsplit(self.addr)
-        host = parts.hostname or ""
-        if parts.scheme == "https":
+        host, port = self._url.hostname or "", self._url.port
+        if self._url.scheme == "https":
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, parts.port or 443, timeout=REQUEST_TIMEOUT_S, context=context)
-        return http.client.HTTPConnection(host, parts.port or 80, timeout=REQUEST_TIMEOUT_S)
+            return http.client.HTTPSConnection(host, port or 443, timeout=REQUEST_TIMEOUT_S, context=context)
+        return http.client.HTTPConnection(host, port or 80, timeout=REQUEST_TIMEOUT_S)
 
     def headers(self) -> dict[str, str]:
         """The credential, if there is one."""

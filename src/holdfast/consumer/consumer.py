@@ -200,7 +200,11 @@ class Consumer:
             self._link.hurry_acks(linger=linger is True)
 
     def settle(self, kind: str, ranges: Sequence[Range], *, delay: float | None = None, reason: str = "") -> None:
-        """Answer with `ack`, `nack`, `reject` or `extend`; durable when this returns."""
+        """Answer with `ack`, `nack`, `reject` or `extend`; durable when this returns.
+
+        For a durable `NotConfirmed` if some of the messages were given to others meanwhile, and the answer does not
+        count for them. A nack then says nothing new: they come again anyway.
+        """
         spans = tuple(ranges)
 
         def request(number: int) -> list[Effect]:
@@ -216,7 +220,9 @@ class Consumer:
 
         if not self._link.is_open:
             raise self._unconfirmed()
-        self._wait(request, ANSWER_TIMEOUT_S, what=f"the {kind}")
+        reply = self._wait(request, ANSWER_TIMEOUT_S, what=f"the {kind}")
+        if isinstance(reply, consume.Settled) and reply.stale and kind != "nack" and self._core.options.durable:
+            raise NotConfirmed(reason=f"{reply.stale} of the messages are not held by this consumer any more")
 
     def _unconfirmed(self) -> HoldfastError:
         if self._is_closed:

@@ -327,6 +327,10 @@ class ConsumeHandler:
             self._send(refusal(request.request, request.sub, error))
             return
         settled, stale = counts
+        if stale and isinstance(request, consume.Ack) and request.sub in self._subs:
+            owed = self._subs[request.sub][0].unconfirmed(request.ranges)
+            if owed is not None:  # what was confirmed before is as good as confirmed now
+                settled, stale = settled + stale - owed, owed
         self._send(consume.Settled(request=request.request, sub=request.sub, settled=settled, stale=stale))
 
 

@@ -419,6 +419,13 @@ class Feed:
         self.wake()
         return taken.rows, max(0, _count(request.ranges) - taken.rows)
 
+    def unconfirmed(self, ranges: Iterable[Span]) -> int | None:
+        """How many of these messages are still owed, whoever has them; None where nothing is kept."""
+        if self.place is None:
+            return None
+        owed = [part for first, last in ranges for part in self._desk.port.owed(self.place, first, last)]
+        return sum([last - first + 1 for first, last, _ in owed])
+
     def nack(self, number: int, request: consume.Nack, answered: Answered) -> tuple[int, int]:
         """Messages given back, and messages that were stale."""
         delay_ns = None if request.delay_ms is None else request.delay_ms * 1_000_000

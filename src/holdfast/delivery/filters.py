@@ -19,7 +19,7 @@ from holdfast.store.segments.runs import RunTable
 
 Mask = npt.NDArray[np.bool_]
 
-_UNKNOWN = pa.scalar(None, pa.bool_())
+_UNKNOWN = pa.nulls(1, pa.bool_())[0]
 _KERNELS = {
     "==": "equal",
     "!=": "not_equal",

@@ -444,21 +444,15 @@ class AppendLog:
         self._check()
         buffers: list[Bytes] = []
         positions: list[int] = []
-        end = self._end
+        end, file_id, synced = self._end, self._header.file_id, self._synced
         for record in new:
+            size = record.payload_bytes
             before, after = records.encode(
-                record.kind,
-                record.payload_bytes,
-                record.payload_crc,
-                file_id=self._header.file_id,
-                position=end,
-                synced=self._synced,
+                record.kind, size, record.payload_crc, file_id=file_id, position=end, synced=synced
             )
-            buffers.append(before)
-            buffers.extend(record.buffers)
-            buffers.append(after)
+            buffers += (before, *record.buffers, after)
             positions.append(end)
-            end += records.record_bytes(record.payload_bytes)
+            end += records.record_bytes(size)
         zeroed = self._zero_ahead(end, buffers)
         try:
             self._file.pwritev(buffers, self._end - self._header.start_position)

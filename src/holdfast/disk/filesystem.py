@@ -27,10 +27,9 @@ import errno
 import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -54,8 +53,7 @@ class Mode(Enum):
     CREATE = "create"  # must not exist
 
 
-@dataclass(frozen=True, slots=True)
-class DirEntry:
+class DirEntry(NamedTuple):
     """One name in a directory; `size_bytes` is 0 for a directory."""
 
     name: str

@@ -24,6 +24,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -435,11 +436,13 @@ class LocalFilesystem:
         entries = []
         with os.scandir(path) as found:
             for entry in found:
-                with suppress(FileNotFoundError):  # removed while we looked
+                try:
                     is_dir = entry.is_dir(follow_symlinks=False)
                     size_bytes = 0 if is_dir else entry.stat(follow_symlinks=False).st_size
-                    entries.append(DirEntry(entry.name, size_bytes, is_dir))
-        entries.sort(key=lambda entry: entry.name)
+                except FileNotFoundError:  # removed while we looked
+                    continue
+                entries.append(DirEntry(entry.name, size_bytes, is_dir))
+        entries.sort(key=itemgetter(0))  # by name
         return entries
 
     def makedir(self, path: Path) -> None:

@@ -16,7 +16,7 @@ from ipaddress import AddressValueError, IPv6Address
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from holdfast.config import Kind, Setting
-from holdfast.config.values import show
+from holdfast.config.values import show, whole_number
 from holdfast.errors import InvalidConfig
 from holdfast.sender.connectstring import CONTROL
 
@@ -206,6 +206,7 @@ def _parse_address(text: str) -> Address:
             raise InvalidConfig(key="addr", reason=f"{show(text)} is no host name")
     if not colon:
         return Address(host, PORT_DEFAULT)
-    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+    number = whole_number(port, least=1, most=65535)
+    if number is None:
         raise InvalidConfig(key="addr", reason=f"{show(text)}: the port is not in 1..65535")
-    return Address(host, int(port))
+    return Address(host, number)

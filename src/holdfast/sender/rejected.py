@@ -23,6 +23,7 @@ import msgspec
 
 from holdfast.disk.filesystem import Filesystem, Mode
 from holdfast.disk.smallfiles import read_whole, replace_whole
+from holdfast.errors import CorruptData
 from holdfast.sender import symboldict
 from holdfast.sender.identity import Identity, write_identity
 from holdfast.sender.segment import FileSegment, Header
@@ -85,16 +86,24 @@ def keep(
 
 
 def read_rejected(filesystem: Filesystem, slot: Path) -> list[RejectedSpan]:
-    """Every kept span of a slot, by name."""
+    """Every kept span of a slot, by name; `CorruptData` if one does not say why it is there."""
     parent = slot / DIRECTORY
     if not filesystem.exists(parent):
         return []
     found = []
     for entry in filesystem.listdir(parent):
         if entry.is_dir and not entry.name.startswith(_PART):
-            data = read_whole(filesystem, parent / entry.name / REJECTION)
-            found.append(RejectedSpan(parent / entry.name, msgspec.json.decode(data or b"", type=Rejection)))
+            path = parent / entry.name
+            found.append(RejectedSpan(path, decode(path / REJECTION, read_whole(filesystem, path / REJECTION) or b"")))
     return found
+
+
+def decode(file: Path, data: bytes) -> Rejection:
+    """What such a file says."""
+    try:
+        return msgspec.json.decode(data, type=Rejection)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptData(file=file, offset_bytes=0, reason=f"is not a whole rejection: {error}") from None
 
 
 def remove_unfinished(filesystem: Filesystem, slot: Path) -> None:

@@ -24,6 +24,7 @@ from http import HTTPStatus
 
 from starlette.datastructures import Headers
 
+from holdfast.config.values import whole_number
 from holdfast.errors import AccessRefused, QuotaReached, RetryLater, Unauthenticated
 from holdfast.wire.ingest import SlotOrigin
 
@@ -120,9 +121,10 @@ def slot_origin(headers: Mapping[str, str]) -> SlotOrigin | Refusal | None:
         slot_id = b""
     if len(slot_id) != 16:
         return Refusal(HTTPStatus.BAD_REQUEST, f"{SLOT_ID_HEADER} must be a UUID")
-    if not (first.isascii() and first.isdigit() and len(first) <= 19 and int(first) <= FSN_MAX):
+    first_fsn = whole_number(first, most=FSN_MAX)
+    if first_fsn is None:
         return Refusal(HTTPStatus.BAD_REQUEST, f"{FIRST_FSN_HEADER} must be a number from 0 to 2^63-1")
-    return SlotOrigin(slot_id, int(first))
+    return SlotOrigin(slot_id, first_fsn)
 
 
 def wants_durable_ack(headers: Mapping[str, str]) -> bool:

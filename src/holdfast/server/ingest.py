@@ -190,19 +190,28 @@ class IngestHandler:
             self._resting = True
             self._desk.loop.call_soon(self._rested)
             return self._depart()
-        data = self._backlog[0]
-        alone = self._one_by_one or (len(self._backlog) == 1 and not self._boarding)
-        plain = None if alone else self._reader.read_plain(data)
-        if self._boarding and (plain is None or not _go_together(self._boarding[0][0], plain)):
-            return self._depart()
-        self._backlog.popleft()
+        if not self._one_by_one and (self._boarding or len(self._backlog) > 1):
+            if self._board():
+                return True
+            if self._boarding:
+                return self._depart()
         self._handled += 1
-        if plain is not None:
-            self._boarding.append((plain, data))
-        else:
-            self._one_by_one = max(0, self._one_by_one - 1)
-            self._begin(data)
+        self._one_by_one = max(0, self._one_by_one - 1)
+        self._begin(self._backlog.popleft())
         return True
+
+    def _board(self) -> bool:
+        """Put messages from the front on the train, until one does not go with the others; False if none does."""
+        backlog, boarding, read = self._backlog, self._boarding, self._reader.read_plain
+        before, places = len(boarding), TURN_MESSAGES - self._handled
+        while backlog and len(boarding) - before < places:
+            plain = read(backlog[0])
+            if plain is None or (boarding and not _go_together(boarding[0][0], plain)):
+                break
+            boarding.append((plain, backlog.popleft()))
+        taken = len(boarding) - before
+        self._handled += taken
+        return taken > 0
 
     def _rested(self) -> None:
         """The others had their turn."""

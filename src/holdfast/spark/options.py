@@ -38,7 +38,7 @@ from fnmatch import translate
 from typing import Literal, TypeAlias
 
 from holdfast.config.tier import TierConfig
-from holdfast.config.values import parse_size, split_url
+from holdfast.config.values import parse_size, split_url, whole_number
 from holdfast.errors import InvalidConfig
 
 Word: TypeAlias = Literal["earliest", "latest", "subscriber"]
@@ -274,9 +274,10 @@ def _count(name: str, given: Mapping[str, str]) -> int:
     text = given.get(name.lower())
     if text is None:
         return 0
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:19]) < 2**62):
+    number = whole_number(text, least=1, most=2**62 - 1)
+    if number is None:
         raise InvalidConfig(key=name, reason=f"{text!r} is no whole number above 0")
-    return int(text)
+    return number
 
 
 def read_size(name: str, given: Mapping[str, str], *, default: int) -> int:

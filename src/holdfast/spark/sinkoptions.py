@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast.config.values import whole_number
 from holdfast.errors import InvalidConfig, InvalidName
 from holdfast.model.names import check_channel_name
 from holdfast.spark.options import read_address, read_size
@@ -131,8 +132,9 @@ def _identity(given: Mapping[str, str]) -> str:
 
 def _batch(given: Mapping[str, str]) -> int:
     text = given.get("batch", "0")
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+    number = whole_number(text)
+    if number is None:
         raise InvalidConfig(key="batch", reason=f"{text!r} is no whole number")
     if "batch" in given and "identity" not in given:
         raise InvalidConfig(key="batch", reason="counts the batches of an identity, which is not given")
-    return int(text)
+    return number

@@ -51,6 +51,7 @@ from holdfast.store.wal.codec import (
     Reference,
     encode_batch,
     encode_frame,
+    encode_plain,
 )
 from holdfast.store.wal.log import SchemaVersion, Wal
 
@@ -389,7 +390,7 @@ class Committer(GroupWorker[Pending | Train]):
         records: list[NewRecord | _Draft] = []
         receipts: list[FrameReceipt] = []
         channel, version, lane, log_number = train.channel, train.version, train.lane, self._wal.log.number
-        channel_id, durability, name = channel.id, self._durability, channel.name
+        channel_id, version_id, durability, name = channel.id, version.id, self._durability, channel.name
         large_bytes = self._direct.large_bytes
         self._note_first_seq(channel, group, ingested_at_ns)
         may_repeat = self._dedup.any_known(train.frames) or not group.fresh.keys().isdisjoint(
@@ -415,18 +416,14 @@ class Committer(GroupWorker[Pending | Train]):
             receipts.append(FrameReceipt((receipt,), False, durability))
             if identity is not None:
                 group.fresh[identity] = receipts[-1]
-            place = EntryPlace(channel_id, version.id, seq, payload, NO_OPTIONS)
+            place = EntryPlace(channel_id, version_id, seq, payload, NO_OPTIONS)
             if payload.buffer.size >= large_bytes:
                 group.has_large = True
                 records.append(_Draft([place], len(group.chunks) - 1, identity, committed_id, crc))
                 continue
             records.append(
-                encode_frame(
-                    [place],
-                    identity=identity,
-                    first_committed_id=committed_id,
-                    ingested_at_ns=ingested_at_ns,
-                    payload_crc=crc,
+                encode_plain(
+                    place, identity, first_committed_id=committed_id, ingested_at_ns=ingested_at_ns, payload_crc=crc
                 )
             )
         if records and channel.retired:
@@ -535,8 +532,7 @@ class Committer(GroupWorker[Pending | Train]):
         if group.has_large:
             self._direct.settle()
         self._tail.append(group.chunks, queued_bytes=size, wal_bytes=self._wal.log.size_bytes())
-        for identity, receipt in group.fresh.items():
-            self._dedup.remember(identity, receipt)
+        self._dedup.remember_all(group.fresh)
         self.groups += 1
         self.frames += _count_frames(pendings)
         self.events += sum(chunk.run.rows for _, chunk in group.chunks)

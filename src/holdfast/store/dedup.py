@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -30,6 +31,8 @@ RECENT_MAX = 65_536
 """Receipts of slot frames kept in memory: more than a sender has in flight when it reconnects."""
 
 FindOriginal = Callable[[SlotFrame], FrameReceipt]
+Row: TypeAlias = tuple[bytes, int, int]
+"""Slot, first and last frame number of frames that came one after the other."""
 
 
 class Dedup:
@@ -70,15 +73,15 @@ class Dedup:
     def any_known(self, frames: Sequence[PlainFrame]) -> bool:
         """Whether one of them may be a repeat, also of another of them, or it takes the disk to tell."""
         identities = [frame.identity for frame in frames if frame.identity is not None]
-        if len(set(identities)) < len(identities):
+        rows, others = _in_rows(identities)
+        if (others or len(rows) > 1) and len(set(identities)) < len(identities):
+            return True
+        if any([isinstance(identity, Guid) and identity.value in self._guids for identity in others]):
             return True
         with self._lock:
-            for identity in identities:
-                if isinstance(identity, SlotFrame):
-                    seen = self._slots.get(identity.slot_id)
-                    if seen is None or identity.fsn in seen:
-                        return True
-                elif isinstance(identity, Guid) and identity.value in self._guids:
+            for slot_id, first, last in rows:
+                seen = self._slots.get(slot_id)
+                if seen is None or seen.overlap(first, last):
                     return True
         return False
 
@@ -95,15 +98,27 @@ class Dedup:
     def remember(self, identity: Identity, receipt: FrameReceipt, *, age_ns: int = 0) -> None:
         """Note an accepted frame. `age_ns` is how long ago that was, for frames found at start."""
         if isinstance(identity, SlotFrame):
-            if identity.slot_id not in self._slots:
-                self._slots[identity.slot_id] = IntervalSet(self._catalog.slot_ranges(identity.slot_id))
-            with self._lock:
-                self._slots[identity.slot_id].add(identity.fsn, identity.fsn)
-            self._recent[identity] = receipt
-            if len(self._recent) > RECENT_MAX:
-                self._recent.popitem(last=False)
+            self._remember_rows([(identity.slot_id, identity.fsn, identity.fsn)], {identity: receipt})
         elif isinstance(identity, Guid):
             self._remember_guid(identity.value, receipt, max(0, age_ns))
+
+    def remember_all(self, accepted: dict[Identity, FrameReceipt]) -> None:
+        """Note the frames of a group."""
+        rows, others = _in_rows(accepted)
+        for identity in others:
+            self.remember(identity, accepted[identity])
+        if rows:
+            self._remember_rows(rows, {i: r for i, r in accepted.items() if type(i) is SlotFrame})
+
+    def _remember_rows(self, rows: list[Row], receipts: dict[SlotFrame, FrameReceipt]) -> None:
+        self._recent.update(receipts)  # first: whoever finds a frame in its slot finds its receipt
+        for slot_id, first, last in rows:
+            if slot_id not in self._slots:
+                self._slots[slot_id] = IntervalSet(self._catalog.slot_ranges(slot_id))
+            with self._lock:
+                self._slots[slot_id].add(first, last)
+        while len(self._recent) > RECENT_MAX:
+            self._recent.popitem(last=False)
 
     def _remember_guid(self, guid: bytes, receipt: FrameReceipt, age_ns: int) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -120,6 +135,25 @@ class Dedup:
     def guid_count(self) -> int:
         """How many GUIDs are remembered."""
         return len(self._guids)
+
+
+def _in_rows(identities: Iterable[Identity]) -> tuple[list[Row], list[Identity]]:
+    """Frames that a producer sent one after the other, as rows; and all that are no frames of slots."""
+    rows: list[Row] = []
+    others: list[Identity] = []
+    slot_id, first, last = b"", 0, -1
+    for identity in identities:
+        if type(identity) is not SlotFrame:
+            others.append(identity)
+        elif identity.fsn == last + 1 and identity.slot_id == slot_id:
+            last += 1
+        else:
+            if first <= last:
+                rows.append((slot_id, first, last))
+            slot_id, first, last = identity.slot_id, identity.fsn, identity.fsn
+    if first <= last:
+        rows.append((slot_id, first, last))
+    return rows, others
 
 
 def as_duplicate(receipt: FrameReceipt) -> FrameReceipt:

@@ -25,6 +25,7 @@ from holdfast.store.committer import PreparedEntry, Train
 from holdfast.store.dedup import Dedup
 from holdfast.store.event_ids import digests_of, id_column_of
 from holdfast.store.lane import Lane
+from holdfast.store.wal.alike import join_alike
 from holdfast.store.wal.codec import END_OF_STREAM, FORM_MESSAGE, NO_OPTIONS, EntryOptions, Payload, encode_batch
 
 PARTITIONS_MAX = 64
@@ -108,15 +109,18 @@ class Preparer:
 
 def _are_sound(frames: Sequence[PlainFrame]) -> bool:
     """Whether Arrow finds every message and every value well-formed, and as many rows as each said."""
-    head = frames[0].schema.serialize()
-    stream = pa.py_buffer(b"".join([head, *[frame.message for frame in frames], END_OF_STREAM]))
+    schema, messages, rows = frames[0].schema, [frame.message for frame in frames], [frame.rows for frame in frames]
     try:
-        with pa.ipc.open_stream(stream) as reader:
+        batch = join_alike(messages, schema)
+        if batch is not None:
+            batch.validate(full=True)
+            return rows == [batch.num_rows // len(frames)] * len(frames)
+        with pa.ipc.open_stream(pa.py_buffer(b"".join([schema.serialize(), *messages, END_OF_STREAM]))) as reader:
             table = reader.read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError):
         return False
-    return [len(chunk) for chunk in table.column(0).chunks] == [frame.rows for frame in frames]
+    return [len(chunk) for chunk in table.column(0).chunks] == rows
 
 
 def _check_partitions(entry: Entry) -> None:

@@ -38,7 +38,7 @@ from holdfast.disk.records import Record
 from holdfast.errors import CorruptData
 from holdfast.model.frame import Durability, FrameReceipt, Guid, Receipt, SlotFrame
 from holdfast.model.positions import CommittedId, Seq
-from holdfast.store.catalog import CATALOG_NAME, Catalog
+from holdfast.store.catalog import CATALOG_NAME, Catalog, segment_file_name
 from holdfast.store.channels import Channel, ChannelTable
 from holdfast.store.committer import UNSYNCED_EVENTS_MAX
 from holdfast.store.event_ids import digests_of
@@ -106,6 +106,8 @@ class Recovered:
     """Start positions of the older log files that are still there."""
     spent: dict[Path, SpentFile] = field(default_factory=dict)
     """Files the log refers to, of events that are not published yet, by the name under which each was found."""
+    growing: list[Path] = field(default_factory=list)
+    """Files that were being filled when the last process ended."""
     verify: bool = True
     source: SegmentSource | None = None
     report: RecoveryReport = RecoveryReport(False, 0, 0, 0, 0, 0, None, (), 0)
@@ -135,7 +137,7 @@ def recover(
     referred = ReferredBytes(filesystem, directory / CHANNELS_DIR)
     replay = _Replay(state, referred)
     cut, unclean = _read_wal(filesystem, directory, state, replay)
-    removed += _settle_growing(filesystem, directory, state)
+    removed += _settle_growing(filesystem, state)
     removed += _resolve_orphans(filesystem, [path for path in orphans if filesystem.exists(path)], state)
     skipped = _skip_numbers(state) if unclean else 0
     state.report = RecoveryReport(
@@ -223,10 +225,7 @@ def _check_segments(
 
     So many channels at a time; of several that are damaged the first by name is told.
     """
-    expected: dict[str, dict[int, int]] = {}
-    for channel_id, segment_seq, size in state.catalog.segment_sizes():
-        if not state.catalog.is_remote(segment_seq):
-            expected.setdefault(state.channels.by_id(channel_id).name, {})[segment_seq] = size
+    expected = _expected_files(state)
     orphans: list[Path] = []
     removed: list[Path] = []
     doomed = state.catalog.doomed()
@@ -237,12 +236,23 @@ def _check_segments(
             lambda job: _check_channel(filesystem, job[0], job[1], removed), jobs
         )
         for unknown in check:
-            orphans += [path for path in unknown if _number(path) not in doomed]  # those are left to retention
+            state.growing += [path for path in unknown if path.suffix == GROWING_SUFFIX]
+            orphans += [path for path in unknown if (number := _number(path)) and number not in doomed]
     for channel, sizes in expected.items():
         if sizes:
-            raise _missing(folder / channel, next(iter(sizes)))
+            raise _missing(folder / channel / next(iter(sizes)))
     event("store.recovery.segments", orphans=len(orphans), removed=len(removed))
     return orphans, removed
+
+
+def _expected_files(state: Recovered) -> dict[str, dict[str, int]]:
+    """Per channel the names of the files that must be there, and their sizes."""
+    expected: dict[int, dict[str, int]] = {int(channel.id): {} for channel in state.channels}
+    remote = set(state.catalog.remote())
+    for channel_id, segment_seq, size in state.catalog.segment_sizes():
+        if segment_seq not in remote:
+            expected[channel_id][segment_file_name(segment_seq)] = size
+    return {state.channels.by_id(channel_id).name: sizes for channel_id, sizes in expected.items()}
 
 
 def _settle_remote(filesystem: Filesystem, directory: Path, state: Recovered, source: SegmentSource | None) -> None:
@@ -297,33 +307,35 @@ def _number(path: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def _check_channel(filesystem: Filesystem, folder: Path, sizes: dict[int, int], removed: list[Path]) -> list[Path]:
-    orphans = []
-    for entry in filesystem.listdir(folder):
-        path = folder / entry.name
-        match = _SEGMENT_NAME.fullmatch(entry.name)
-        if entry.name.endswith(".tmp"):
+def _check_channel(filesystem: Filesystem, folder: Path, sizes: dict[str, int], removed: list[Path]) -> list[Path]:
+    """Compare one directory with the sizes its files must have; returns the files that nobody expects.
+
+    A store may have a hundred thousand segments: no path is made of a name that is as it should be.
+    """
+    unknown = []
+    for name, found_bytes, _is_dir in filesystem.listdir(folder):
+        size = sizes.pop(name, None)
+        if size == found_bytes:
+            continue
+        path = folder / name
+        if size is not None:
+            raise CorruptData(
+                file=path,
+                offset_bytes=min(found_bytes, size),
+                reason=f"has {found_bytes} bytes, the catalog says {size}",
+            )
+        if name.endswith(".tmp"):
             filesystem.unlink(path)
             removed.append(path)
-        elif match and int(match[1]) in sizes:
-            size = sizes.pop(int(match[1]))
-            if entry.size_bytes != size:
-                raise CorruptData(
-                    file=path,
-                    offset_bytes=min(entry.size_bytes, size),
-                    reason=f"has {entry.size_bytes} bytes, the catalog says {size}",
-                )
-        elif match:
-            orphans.append(path)
+        else:
+            unknown.append(path)
     if sizes:
-        raise _missing(folder, next(iter(sizes)))
-    return orphans
+        raise _missing(folder / next(iter(sizes)))
+    return unknown
 
 
-def _missing(folder: Path, segment_seq: int) -> CorruptData:
-    return CorruptData(
-        file=folder / f"seg-{segment_seq}.arrow", offset_bytes=0, reason="a published segment is missing"
-    )
+def _missing(path: Path) -> CorruptData:
+    return CorruptData(file=path, offset_bytes=0, reason="a published segment is missing")
 
 
 # -- 3. log ---------------------------------------------------------------------------------------------------------
@@ -477,7 +489,7 @@ class _Replay:
 # -- 4. orphans -----------------------------------------------------------------------------------------------------
 
 
-def _settle_growing(filesystem: Filesystem, directory: Path, state: Recovered) -> list[Path]:
+def _settle_growing(filesystem: Filesystem, state: Recovered) -> list[Path]:
     """Remove files that were being filled and are not needed; those needed have the name of such a file afterwards.
 
     One that was complete, and not yet published, goes back: its events are sealed again under another number.
@@ -487,11 +499,9 @@ def _settle_growing(filesystem: Filesystem, directory: Path, state: Recovered) -
             filesystem.rename(path, file.path)
             filesystem.sync_dir(path.parent)
     needed = {file.path for file in state.spent.values()}
-    removed = []
-    for path in _file_sizes(filesystem, directory):
-        if path.suffix == GROWING_SUFFIX and path not in needed:
-            filesystem.unlink(path)
-            removed.append(path)
+    removed = [path for path in state.growing if path not in needed]
+    for path in removed:
+        filesystem.unlink(path)
     return removed
 
 

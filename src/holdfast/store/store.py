@@ -162,7 +162,7 @@ class Store:
         log.sync()
         for number, start_position in state.wal_files.items():
             log.adopt(number, start_position)
-        self._tail.append(state.chunks, queued_bytes=0, wal_bytes=log.size_bytes())
+        self._tail.restore(state.chunks, wal_bytes=log.size_bytes(), now_ns=self._ground.time.now_ns())
         oldest = self._tail.oldest_file(active=log.number)
         self._catalog.set_meta(wal_cursor=log.file_start(oldest))
         log.trim(keep_from_number=oldest)

@@ -13,7 +13,7 @@ Promises:
   are cut early, and callers wait in the same way until segments are evicted. Sealing itself never waits for the cap,
   and events that make room when they are stored (dead letters) do not either, so nobody waits for himself.
 - A unit is cut when it reaches `segment.target_size`, is older than `segment.max_open_duration`, changes schema, would
-  not be contiguous, or pins the oldest log file of a full log.
+  not be contiguous, or pins the oldest log file of a full log. A restart does not make it younger.
 - `oldest_file` never passes a file that holds an event of a unit: the log is trimmed below it only.
 
 Thread-safe: one lock, held briefly, never during I/O.
@@ -222,6 +222,14 @@ class Tail:
             )
             if self._waiting:
                 self.room.notify_all()
+
+    def restore(self, chunks: Iterable[tuple[Channel, Chunk]], *, wal_bytes: int, now_ns: int) -> None:
+        """Add what the log held at a start. Its units have been open since their first event was committed: a process
+        that never lives for `segment.max_open_duration` would not seal them otherwise."""
+        self.append(chunks, queued_bytes=0, wal_bytes=wal_bytes)
+        with self.lock:
+            for unit in self._open.values():
+                unit.opened_at_ns -= max(0, now_ns - unit.chunks[0].run.ingested_at_ns)
 
     def _append(self, channel: Channel, chunk: Chunk) -> None:
         unit = self._open.get(channel.id)

@@ -191,7 +191,7 @@ class TierPort:
             numbers = [segment.meta.segment_seq for segment in segments] if self._on_evict else []
             slots = catalog.slot_ranges_within(numbers)
             yield
-            self._evicted_id = max(self._evicted_id, *(segment.meta.last_committed_id for segment in segments))
+            self._evicted_id = max([self._evicted_id, *(segment.meta.last_committed_id for segment in segments)])
             for segment in segments:
                 held = {slot_id.hex(): ranges for slot_id, ranges in slots.get(segment.meta.segment_seq, {}).items()}
                 for told in self._on_evict:

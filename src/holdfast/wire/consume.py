@@ -441,7 +441,7 @@ def _parts(view: memoryview) -> tuple[int, memoryview, memoryview]:
 def _head(kind: type[Message], decoder: msgspec.msgpack.Decoder[Any], head: memoryview) -> Any:
     try:
         return decoder.decode(head)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
         raise violation(kind.__name__.upper(), str(error)) from None
 
 

@@ -100,5 +100,5 @@ def refusal(*arguments: object, code: int = 2) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output
     assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
+    assert result.stderr.count("\n") == 1, result.stderr
     return result.stderr

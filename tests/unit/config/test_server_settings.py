@@ -67,6 +67,11 @@ def test_anything_else_is_no_address(text: str) -> None:
     assert refusal({"server.listen": text}).key == "server.listen"
 
 
+def test_port_with_more_digits_than_python_reads_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="host:port"):
+        parse_address(f"a:{'9' * 5_000}", key="k")
+
+
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [

@@ -207,6 +207,7 @@ def test_refused_subscription_of_a_caller_without_the_right_is_forbidden() -> No
     (halt,) = hear(core, consume.Refused(request=subscribe.request, sub=1, code="forbidden", reason="no"))
     assert isinstance(halt, Halt)
     assert isinstance(halt.error, Forbidden)
+    assert str(halt.error) == "no"
 
 
 def test_refused_change_is_the_callers_error_and_the_subscription_goes_on() -> None:

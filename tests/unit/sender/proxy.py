@@ -45,11 +45,13 @@ class Proxy:
             await asyncio.gather(self._forward(reader, inner_writer), self._forward(inner_reader, writer))
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
+        try:
+            while data := await reader.read(65536):
+                if writer not in self._silent:
+                    writer.write(data)
+        finally:  # also after a reset: the other side would wait for ever
             if writer not in self._silent:
-                writer.write(data)
-        if writer not in self._silent:
-            writer.close()
+                writer.close()
 
     def _abort(self) -> None:
         writers, self._writers = self._writers, []

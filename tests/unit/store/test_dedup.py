@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.config import MINUTE, StoreConfig
-from holdfast.model.frame import Durability, EventIds, FrameReceipt, Guid, Receipt, SlotFrame
+from holdfast.model.frame import Durability, EventIds, FrameReceipt, Guid, Identity, PlainFrame, Receipt, SlotFrame
 from holdfast.model.positions import CommittedId, Fsn, Seq
 from holdfast.store import dedup as module
 from holdfast.store.catalog import Catalog
@@ -85,6 +88,28 @@ def test_frames_out_of_order_are_each_known() -> None:
 
 
 @pytest.mark.guarantee("G3")
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 6), st.sampled_from([SLOT, bytes(reversed(SLOT))])) | st.integers(0, 6), max_size=20
+    )
+)
+def test_frames_of_a_group_are_known_as_if_each_had_come_alone(drawn: list[tuple[int, bytes] | int]) -> None:
+    identities = [guid(found) if isinstance(found, int) else frame(*found) for found in drawn]
+    accepted: dict[Identity, FrameReceipt] = {
+        identity: receipt(seq + 1) for seq, identity in enumerate(dict.fromkeys(identities))
+    }
+    together, alone = Rig(), Rig()
+    together.dedup.remember_all(accepted)
+    for identity, found in accepted.items():
+        alone.dedup.remember(identity, found)
+    for number in range(8):
+        for identity in (guid(number), frame(number), frame(number, bytes(reversed(SLOT)))):
+            assert together.dedup.find(identity) == alone.dedup.find(identity)
+            asked = [PlainFrame("a", pa.schema([]), b"", 1, identity)]
+            assert together.dedup.any_known(asked) == alone.dedup.any_known(asked)
+            assert together.dedup.any_known(asked * 2)
+
+
 def test_guid_is_known_until_its_window_ends() -> None:
     rig = Rig()
     rig.dedup.remember(guid(1), receipt(1))

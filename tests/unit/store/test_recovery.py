@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast import Store
+from holdfast.disk.filesystem import DirEntry
+from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import CorruptData, Locked, StoreFailed, UnsupportedFormat
 from holdfast.model.frame import SlotFrame
 from holdfast.model.positions import Fsn
@@ -279,3 +281,27 @@ def test_schema_of_a_channel_is_known_again() -> None:
         assert again.schema("a") == pa.schema([("n", pa.int64()), ("x", pa.string())])
         again.commit("a", pa.record_batch({"n": pa.array([3], pa.int32())}))
         assert numbers(again) == [1, 2, 3]
+
+
+# --- what a start costs ---------------------------------------------------------------------------------------------
+
+
+class ListedFilesystem(LocalFilesystem):
+    """Knows which directories were listed."""
+
+    def __init__(self) -> None:
+        self.listed: list[Path] = []
+
+    def listdir(self, path: Path) -> list[DirEntry]:
+        self.listed.append(path)
+        return super().listdir(path)
+
+
+def test_start_lists_the_directory_of_a_channel_once(tmp_path: Path) -> None:
+    with Store.open(tmp_path, TINY) as store:
+        store.commit("a", batch(1))
+        store.flush()
+    disk = ListedFilesystem()
+    with Store.open(tmp_path, TINY, filesystem=disk) as store:
+        assert numbers(store) == [1]
+        assert disk.listed.count(tmp_path / "channels" / "a") == 1

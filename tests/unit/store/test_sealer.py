@@ -38,6 +38,11 @@ class Rig:
     def open(self, disk: CrashFilesystem) -> Store:
         return Store.open(ROOT, self.settings, filesystem=disk, clock=self.clock, inline=True)
 
+    def reopen(self) -> None:
+        """The process dies, and another one goes on."""
+        self.disk = self.disk.after_kill()
+        self.store = self.open(self.disk)
+
     def commit(self, channel: str, *values: int, pad: int = 0) -> None:
         self.store.commit(channel, batch(*values, pad=pad))
 
@@ -72,6 +77,43 @@ def test_segment_is_sealed_when_it_is_old_enough() -> None:
     assert rig.segments() == []
     rig.clock.advance(0.1)
     rig.commit("b", 2)
+    assert len(rig.segments()) == 1
+
+
+def test_segment_is_sealed_in_time_though_every_process_dies_before() -> None:
+    rig = Rig(segment__max_open_duration="2s")
+    rig.commit("quiet", 1)
+    for n in range(3):
+        rig.clock.advance(0.5)
+        rig.reopen()
+        rig.commit("busy", n, pad=9000)
+        assert rig.segments("quiet") == [], "it is not due"
+    rig.clock.advance(0.5)
+    rig.reopen()
+    assert len(rig.segments("quiet")) == 1
+    assert len(rig.log_files()) == 1, "nothing pins older ones"
+
+
+def test_time_before_a_restart_counts_once() -> None:
+    rig = Rig(segment__max_open_duration="2s")
+    rig.commit("a", 1)
+    rig.clock.advance(1.5)
+    rig.reopen()
+    rig.clock.advance(0.4)
+    rig.commit("b", 1)
+    assert rig.segments() == []
+    rig.clock.advance(0.1)
+    rig.commit("b", 2)
+    assert len(rig.segments()) == 1
+
+
+def test_clock_that_was_set_back_before_a_restart_keeps_no_segment_open_longer() -> None:
+    rig = Rig(segment__max_open_duration="2s")
+    rig.commit("a", 1)
+    rig.clock.jump_wall(-3600)
+    rig.reopen()
+    rig.clock.advance(2)
+    rig.commit("b", 1)
     assert len(rig.segments()) == 1
 
 
@@ -256,3 +298,28 @@ def test_hint_that_fails_costs_the_store_nothing(monkeypatch: pytest.MonkeyPatch
     rig.commit("a", 1)
     rig.store.flush()
     assert rig.store.failure is None
+
+
+def test_memory_of_a_segment_that_a_tier_will_read_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    forgotten: list[Path] = []
+    monkeypatch.setattr(rig.disk, "forget", forgotten.append)
+    rig.store.port.on_publish(lambda: None)
+    rig.commit("a", 1)
+    rig.store.flush()
+    assert forgotten == []
+
+
+def test_full_disk_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.commit("a", 1)
+    rig.disk.fail_when(lambda operation, path: errno.ENOSPC if path.suffix == ".tmp" else None)
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            rig.store.flush()
+    rig.disk.stop_failing()
+    rig.store.flush()
+    told = [
+        (record.levelname, record.message.split()[0]) for record in caplog.records if "store.seal" in record.message
+    ]
+    assert told == [("WARNING", "store.seal.postpone"), ("WARNING", "store.seal.resume")]

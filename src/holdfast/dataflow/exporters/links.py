@@ -29,6 +29,7 @@ import msgspec
 import pyarrow as pa
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from holdfast.config.values import whole_number
 from holdfast.wire.otlp.answers import retry_delay_s
 from holdfast.wire.otlp.signals import Signal
 
@@ -170,7 +171,7 @@ class HttpLink:
         fate = Fate.AGAIN if response.status in HTTP_AGAIN else Fate.NEVER
         after = response.headers.get("retry-after", "")
         reason = f"HTTP {response.status} {response.reason}"
-        return Outcome(fate, reason, float(after) if after.isdigit() else 0.0)
+        return Outcome(fate, reason, float(whole_number(after) or 0))
 
     def _connection(self) -> http.client.HTTPConnection:
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)

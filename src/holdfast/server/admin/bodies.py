@@ -18,7 +18,12 @@ async def json_body(request: Request, kind: type[_T], *, bytes_max: int) -> _T:
     """The body; refused if it is of another type, too long, or does not fit."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         raise Refused(415, "unsupported_media_type", f"the Content-Type must be {JSON}")
+    return decode_body(await body_of(request, bytes_max), kind)
+
+
+def decode_body(body: bytes, kind: type[_T]) -> _T:
+    """The value in these bytes, or `BadRequest`."""
     try:
-        return msgspec.json.decode(await body_of(request, bytes_max), type=kind)
-    except msgspec.DecodeError as error:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body does not fit: {error}") from None

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast import errors
+from holdfast.config.values import whole_number
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 1000
@@ -152,13 +153,13 @@ def page_of(request: Request, *others: str) -> Page:
         if name not in known:
             reason = f"parameter {name[:80]!r} is not known; known are {', '.join(known)}"
             raise Refused(400, "bad_parameter", reason, where={"parameter": name[:80]})
-    text = query.get("limit", str(PAGE_DEFAULT))
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= PAGE_MAX:
+    limit = whole_number(query.get("limit", str(PAGE_DEFAULT)), least=1, most=PAGE_MAX)
+    if limit is None:
         raise Refused(400, "bad_parameter", f"limit is a number from 1 to {PAGE_MAX}", where={"parameter": "limit"})
     return Page(
         request.url.path,
         _cursor(query.get("after", "")),
-        int(text),
+        limit,
         tuple((name, query[name]) for name in others if name in query),
     )
 

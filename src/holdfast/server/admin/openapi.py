@@ -33,6 +33,7 @@ def _parameter(name: str, place: str, schema: Json, text: str) -> Json:
 
 _CHANNEL = _parameter("channel", "path", _TEXT, "A channel.")
 _SEGMENT = _parameter("segment", "path", _WHOLE, "The number of a segment.")
+_LOSS = _object(channel=_TEXT, subscriber=_TEXT, reason=_TEXT, segments=_WHOLE, events=_WHOLE, bytes=_WHOLE)
 _NAME = _parameter("subscriber", "path", _TEXT, "The name of a subscriber.")
 _QUERY = _parameter("query", "path", _TEXT, "The name of a Spark query.")
 _SLOT = _parameter("slot", "path", _TEXT, "A slot id: 32 hexadecimal digits.")
@@ -61,6 +62,26 @@ _CHANNEL_FACTS = {
     "events": _WHOLE,
     "bytes": _WHOLE,
     "active_at_ns": _SOME,
+}
+_SUBSCRIBER: Json = {
+    "name": _TEXT,
+    "patterns": _list(_TEXT),
+    "newest_first": _FLAG,
+    "created_at_ns": _WHOLE,
+    "leases": _WHOLE,
+    "waiting": _WHOLE,
+    "outcomes": {"type": "object", "additionalProperties": _WHOLE},
+    "channels": _list(
+        _object(
+            channel=_TEXT,
+            mark=_WHOLE,
+            gaps=_list(_list(_WHOLE)),
+            gaps_total=_WHOLE,
+            events=_WHOLE,
+            bytes=_WHOLE,
+            seconds={"type": "number"},
+        )
+    ),
 }
 _QUERY_FACTS: Json = {
     "channels": _list(_TEXT),
@@ -107,26 +128,8 @@ _SCHEMAS: Json = {
         **dict.fromkeys(("remote_segments", "remote_bytes", "healed", "failures"), _SOME),
         **{key: {"type": ["object", "null"], "additionalProperties": True} for key in ("upload", "cache", "durable")},
     ),
-    "Subscriber": _object(
-        name=_TEXT,
-        patterns=_list(_TEXT),
-        newest_first=_FLAG,
-        created_at_ns=_WHOLE,
-        leases=_WHOLE,
-        waiting=_WHOLE,
-        outcomes={"type": "object", "additionalProperties": _WHOLE},
-        channels=_list(
-            _object(
-                channel=_TEXT,
-                mark=_WHOLE,
-                gaps=_list(_list(_WHOLE)),
-                gaps_total=_WHOLE,
-                events=_WHOLE,
-                bytes=_WHOLE,
-                seconds={"type": "number"},
-            )
-        ),
-    ),
+    "Subscriber": _object(**_SUBSCRIBER),
+    "SubscriberAndLosses": _object(**_SUBSCRIBER, losses=_list(_LOSS)),
     "Connection": _object(
         id=_WHOLE,
         peer=_TEXT,
@@ -357,7 +360,11 @@ OPENAPI: Json = {
         "/api/v1/segments": _list_of("Segment", "Segments of all channels."),
         "/api/v1/subscribers": _list_of("Subscriber", "Subscribers, by name."),
         "/api/v1/subscribers/{subscriber}": {
-            "get": _operation("A subscriber.", _answers("The subscriber.", _ref("Subscriber"), 404), [_NAME]),
+            "get": _operation(
+                "A subscriber, and what it lost without having confirmed it.",
+                _answers("The subscriber.", _ref("SubscriberAndLosses"), 404),
+                [_NAME],
+            ),
             "delete": _operation(
                 "Remove a subscriber for good; whoever consumes by its name begins anew.",
                 _answers(

@@ -12,6 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.config.values import whole_number
 from holdfast.model.jsonvalues import as_json_value
 from holdfast.server.admin.caller import on_thread, server_of
 from holdfast.server.admin.envelope import Refused, answer, page_of
@@ -32,9 +33,10 @@ async def read_events(request: Request) -> Response:
     page, store, name = page_of(request, "from_seq"), server_of(request).store, visible_channel(request)
     limit = min(page.limit, ROWS_MAX)
     text = page.after or request.query_params.get("from_seq", "")
-    if text and not (text.isascii() and text.isdigit() and len(text) <= 19):
+    from_seq = whole_number(text)
+    if text and from_seq is None:
         raise Refused(400, "bad_parameter", "from_seq is a whole number", where={"parameter": "from_seq"})
-    rows = await on_thread(_rows, store, name, int(text) if text else None, limit + 1)
+    rows = await on_thread(_rows, store, name, from_seq, limit + 1)
     chosen = _bounded(rows[:limit])
     more = page.next_page(str(rows[len(chosen)]["_seq"])) if len(rows) > len(chosen) else None
     return answer(chosen, next_page=more)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from holdfast.config.values import whole_number
 from holdfast.server.admin.caller import on_thread, server_of
 from holdfast.server.admin.envelope import Refused
 from holdfast.server.admin.events import ARROW_STREAM
@@ -50,8 +51,8 @@ async def stream_events(request: Request) -> Response:
 def _position(text: str, parameter: str) -> Position:
     if text in ("first", "last"):
         return text
-    if text.isascii() and text.isdigit() and len(text) <= 19:
-        return int(text)
+    if (seq := whole_number(text)) is not None:
+        return seq
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

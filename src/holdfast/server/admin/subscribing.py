@@ -25,7 +25,7 @@ from holdfast.server.admin.bodies import json_body
 from holdfast.server.admin.caller import caller_of, on_thread, server_of
 from holdfast.server.admin.envelope import Refused, answer
 from holdfast.server.admin.events import check_open
-from holdfast.server.admin.views import subscriber_facts
+from holdfast.server.admin.views import sees, subscriber_facts
 from holdfast.server.state import ServerState
 from holdfast.store.reading import Position
 from holdfast.store.store import Store
@@ -99,8 +99,12 @@ async def acknowledge(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    """`GET /api/v1/subscribers/{subscriber}`: one, as in the list."""
-    return await _shown(server_of(request), caller_of(request), request.path_params["subscriber"])
+    """`GET /api/v1/subscribers/{subscriber}`: one, as in the list, and what it lost without having confirmed it."""
+    state, caller, name = server_of(request), caller_of(request), request.path_params["subscriber"]
+    facts = subscriber_facts(await _visible(state, caller, name), caller)
+    losses = await on_thread(state.store.losses)
+    mine = [asdict(loss) for loss in losses if loss.subscriber == name and sees(caller, loss.channel)]
+    return answer({**(facts or {}), "losses": mine})
 
 
 async def remove(request: Request) -> Response:

@@ -14,6 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.config.values import whole_number
 from holdfast.errors import UnknownChannel
 from holdfast.server.access import Principal
 from holdfast.server.admin.caller import caller_of, on_thread, server_of
@@ -180,9 +181,10 @@ def _segment_facts(segment: PublishedSegment) -> dict[str, object]:
 
 
 def _whole(text: str, parameter: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+    number = whole_number(text)
+    if number is None:
         raise Refused(400, "bad_parameter", f"{parameter} is a whole number", where={"parameter": parameter})
-    return int(text)
+    return number
 
 
 # ---------------------------------------------------------------------------------------------------------- subscribers

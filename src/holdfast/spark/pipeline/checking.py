@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from holdfast.config.values import split_url
+from holdfast.config.values import split_url, whole_number
 from holdfast.errors import InvalidConfig, InvalidName
 from holdfast.model.names import check_channel_name
 from holdfast.spark.options import is_glob, read_options
@@ -236,5 +236,5 @@ def _check_case(names: Sequence[str], problems: Problems) -> None:
 
 def _check_metrics(spec: PipelineSpec, problems: Problems) -> None:
     host, _, port = spec.metrics.rpartition(":")
-    if spec.metrics and not (host and port.isdigit() and int(port) < 65536):
+    if spec.metrics and (not host or whole_number(port, most=65535) is None):
         problems.add("metrics", f"{spec.metrics!r} is no address; it looks like 127.0.0.1:9464")

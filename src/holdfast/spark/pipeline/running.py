@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has none
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -151,7 +151,7 @@ class Runner:
             query.active = start(self._spec, output, frame, function)
         except InvalidConfig:
             raise
-        except (PySparkException, HoldfastError) as error:
+        except (PySparkException, Py4JJavaError, HoldfastError) as error:  # the second: a worker died while planning
             self._failed(query, error)
             return
         self._board.change(output.name, "running")

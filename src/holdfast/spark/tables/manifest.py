@@ -191,7 +191,7 @@ def decode(data: bytes, *, place: str) -> Entry:
         if sealed.crc32c != f"{crc32c(bytes(sealed.body)):08x}":
             raise CorruptData(file=Path(place), offset_bytes=0, reason="the checksum of this entry is wrong")
         entry = _ENTRY.decode(sealed.body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptData(file=Path(place), offset_bytes=0, reason=str(error)) from None
     if entry.format > FORMAT:
         raise UnsupportedFormat(file=Path(place), found=entry.format, supported=FORMAT)

@@ -41,6 +41,7 @@ from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Bytes
 from holdfast.model.frame import EventIds, Guid, Identity, SlotFrame
 from holdfast.model.positions import ChannelId, Fsn
+from holdfast.store.wal.alike import join_alike
 
 KIND_FLOORS = 1
 KIND_SCHEMA = 2
@@ -202,6 +203,9 @@ def decode_pieces(payloads: Iterable[Payload], schema: pa.Schema) -> list[tuple[
 def _decode_joined(payloads: list[Payload], schema: pa.Schema) -> pa.RecordBatch:
     if len(payloads) == 1:
         return payloads[0].decode(schema)
+    alike = join_alike([payload.buffer for payload in payloads], schema)
+    if alike is not None:
+        return alike
     stream = b"".join([schema.serialize(), *[payload.buffer for payload in payloads], END_OF_STREAM])
     with pa.ipc.open_stream(pa.py_buffer(stream), memory_pool=POOL) as reader:
         (batch,) = reader.read_all().combine_chunks(memory_pool=POOL).to_batches()
@@ -225,21 +229,18 @@ NO_OPTIONS = EntryOptions()
 def encode_frame(
     entries: list[EntryPlace], *, identity: Identity, first_committed_id: int, ingested_at_ns: int, payload_crc: int
 ) -> NewRecord:
-    """A frame's record; `payload_crc` is the checksum of the entries' Arrow bytes in order.
-
-    A frame of one entry without options, the common case, is packed in one go: the same bytes at a third of the cost.
-    """
-    fsn, frame_id = _identity_fields(identity)
-    kind, count = _IDENTITIES[type(identity)], len(entries)
+    """A frame's record; `payload_crc` is the checksum of the entries' Arrow bytes in order."""
+    count = len(entries)
     if count == 1 and entries[0].options is NO_OPTIONS and entries[0].payload.form != FORM_REFERENCE:
-        e = entries[0]
-        p = e.payload
-        size = p.buffer.size
-        tail = _ENTRY_AND_FRAME.pack(
-            e.channel_id, e.schema_id, e.first_seq, p.rows, p.form, 0, 0, 0, size,
-            _VERSION, kind, 1, 0, first_committed_id, ingested_at_ns, fsn, frame_id,
-        )  # fmt: skip
-        return NewRecord(KIND_FRAME, [p.buffer, tail], size + len(tail), crc32c(tail, payload_crc))
+        return encode_plain(
+            entries[0],
+            identity,
+            first_committed_id=first_committed_id,
+            ingested_at_ns=ingested_at_ns,
+            payload_crc=payload_crc,
+        )
+    fsn, frame_id = _identity_fields(identity)
+    kind = _IDENTITIES[type(identity)]
     tail = b"".join(_directory(entries))
     version = _VERSION_REFERRING if any([e.payload.form == FORM_REFERENCE for e in entries]) else _VERSION
     tail += _FRAME.pack(version, kind, count, 0, first_committed_id, ingested_at_ns, fsn, frame_id)
@@ -247,6 +248,22 @@ def encode_frame(
     size = sum([e.payload.buffer.size for e in entries]) + len(tail)
     buffers.append(tail)
     return NewRecord(KIND_FRAME, buffers, size, crc32c(tail, payload_crc))
+
+
+def encode_plain(
+    entry: EntryPlace, identity: Identity, *, first_committed_id: int, ingested_at_ns: int, payload_crc: int
+) -> NewRecord:
+    """The record of a frame of one entry, without options or a reference, packed in one go.
+
+    It is the common case: the same bytes at a third of the cost.
+    """
+    payload = entry.payload
+    size, (fsn, frame_id) = payload.buffer.size, _identity_fields(identity)
+    tail = _ENTRY_AND_FRAME.pack(
+        entry.channel_id, entry.schema_id, entry.first_seq, payload.rows, payload.form, 0, 0, 0, size,
+        _VERSION, _IDENTITIES[type(identity)], 1, 0, first_committed_id, ingested_at_ns, fsn, frame_id,
+    )  # fmt: skip
+    return NewRecord(KIND_FRAME, (payload.buffer, tail), size + len(tail), crc32c(tail, payload_crc))
 
 
 def _directory(entries: list[EntryPlace]) -> Iterator[bytes]:

@@ -65,7 +65,13 @@ def test_every_kind_of_value_has_a_word_in_json(server: Running) -> None:
     assert (found["tags"], found["more"], found["none"]) == (["x", "y"], {"deep": ["eg=="]}, None)
 
 
-@pytest.mark.parametrize("query", ["?from_seq=-1", "?from_seq=one", "?limit=0", "?seq=1"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("?from_seq=-1", "?from_seq=one", "?limit=0", "?seq=1"),
+        *(f"?limit=000000001{'9' * 10}", f"?limit={'0' * 9}{'9' * 5_000}"),  # long, and small at its beginning
+    ],
+)
 def test_parameter_that_is_wrong_is_named(server: Running, query: str) -> None:
     server.store.commit("t", batch(1))
     answer = server.get(f"/api/v1/channels/t/events{query}")

@@ -44,6 +44,12 @@ def test_registering_again_answers_with_the_marks_of_now(server: Running) -> Non
     assert mark(send(server, S, {"channels": ["t"], "start": "new"})) == 7
 
 
+@pytest.mark.parametrize("body", [b'{"\xff": 1}', b'{"channels": ["\xff"]}', b'{"channels": ' + b"[" * 5_000])
+def test_body_that_cannot_be_read_is_a_bad_request(server: Running, body: bytes) -> None:
+    answer = server.ask("POST", S, body, JSON)
+    assert (answer.status, answer.error["code"]) == (400, "bad_request")
+
+
 @pytest.mark.parametrize(("start", "expected"), [("first", 0), ("new", 20), ("last", 19), (6, 5)])
 def test_start_position_becomes_the_first_mark(server: Running, start: object, expected: int) -> None:
     assert mark(send(server, S, {"channels": ["t"], "start": start})) == expected
@@ -148,3 +154,12 @@ def test_a_reset_is_planned_then_done_and_written_to_the_audit_log(server: Runni
 def test_a_reset_that_means_nothing_is_refused(server: Running, path: str, body: object, status: int) -> None:
     send(server, S, {"channels": ["t"]})
     assert send(server, path, body).status == status
+
+
+def test_subscriber_is_shown_with_what_it_lost(server: Running) -> None:
+    send(server, S, {"channels": ["t"]})
+    ack(server, ("t", 1, 7))
+    assert server.ask("GET", S).data["losses"] == []
+    server.store.remove_channel("t")
+    (loss,) = server.ask("GET", S).data["losses"]
+    assert (loss["channel"], loss["subscriber"], loss["reason"], loss["events"]) == ("t", "s", "removed", 13)

@@ -305,7 +305,6 @@ def test_document_describes_what_is_answered(server: Running) -> None:
     server.state.senders.arrive(SLOT.hex(), peer="p", principal="a")
     server.state.troubles.note("WRITE_ERROR", "full", peer="p")
     server.state.queries.tell(QueryNews("q", "a", ("t",), 1, 2, 3.0, 4, 5.0, "", at_ns=6))
-    segment = server.get("/api/v1/segments").data[0]["segment"]
     assert server.get("/api/v1/openapi.json").json == msgspec.to_builtins(OPENAPI)
     seen = 0
     for path, operations in OPENAPI["paths"].items():
@@ -313,6 +312,7 @@ def test_document_describes_what_is_answered(server: Running) -> None:
             schema = operation["responses"]["200"]["content"].get("application/json", {}).get("schema", {})
             if "data" not in schema.get("properties", {}):
                 continue
+            segment = server.get("/api/v1/segments").data[0]["segment"]  # compacting puts another one in its place
             place = path.format(channel="t", segment=segment, slot=SLOT.hex(), subscriber="s", query="q")
             answer = asked(server, method, place)
             assert answer.data, path
