@@ -1,4 +1,5 @@
-"""Spark: our source beside its own Parquet reader and plain pyarrow; a backlog drained; tables and channels written.
+"""Spark: our source beside its own Parquet reader and plain pyarrow; a backlog drained; tables and channels written;
+what a micro-batch costs that has almost nothing in it.
 
 Figures are in CPU seconds of everything that took part, Spark's JVM and its Python workers, because they depend less on
 what else the machine does than seconds of a clock. Each case runs once to warm up and is then measured.
@@ -22,6 +23,7 @@ from bench.figures import Result, Target
 from bench.read import _mapped
 from bench.served import serving
 from bench.workload import CHANNEL, GB, MB, Bench, events, touch
+from holdfast import Sender
 from holdfast.spark import land, session
 from holdfast.store.store import Store
 
@@ -29,6 +31,11 @@ ROWS = 8192
 DIFFERENT = 64
 """Batches that are not alike, so that Parquet finds no repetition inside a group of rows."""
 READER, WRITER = "Spark's Parquet reader", "Spark's Parquet writer"
+Place = tuple[str, dict[str, str]]
+"""A format and its options."""
+PATIENCE_S = 60.0
+TRIGGERS = 50
+"""Micro-batches of one event."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class Case:
     spark: SparkSession
     directory: Path
     size_bytes: int
+    rows: int
     made: int = 0
 
     def fresh(self, name: str) -> str:
@@ -76,9 +84,10 @@ def run(bench: Bench) -> list[Result]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         spark = session("bench", master="local[2,4]", conf={"spark.driver.memory": "2g", "spark.log.level": "ERROR"})
-    case = Case(spark, bench.directory, sum(file.stat().st_size for file in files))
+    case = Case(spark, bench.directory, sum(file.stat().st_size for file in files),
+                sum(batch.num_rows for batch in batches))  # fmt: skip
     try:
-        return [*_reading(case, files, parquet), *_writing(case)]
+        return [*_reading(case, files, parquet), *_writing(case), *_triggers(case)]
     finally:
         spark.stop()
 
@@ -93,7 +102,7 @@ def _reading(case: Case, files: list[Path], parquet: Path) -> list[Result]:
     narrow_theirs = measured(lambda: _sum(spark.read.parquet(str(parquet))))
     drained = measured(lambda: _drain(case))
     return [
-        _result(case, "whole rows", ours, theirs, limit_is=READER, target=Target(0.8, of_ratio=True)),
+        _result(case, "whole rows", ours, theirs, limit_is=READER, target=Target(0.9, of_ratio=True)),
         _result(case, "whole rows, plain pyarrow", bare),
         _result(case, "2 of 5 columns, a sum", narrow, narrow_theirs, limit_is=READER),
         _result(case, "stream drained, availableNow", drained),
@@ -108,16 +117,40 @@ def _writing(case: Case) -> list[Result]:
         sent = measured(lambda: _to_channel(case, server.admin))
     return [
         _result(case, "to a Parquet table, rows", rows, native, limit_is=WRITER),
-        _result(case, "to a Parquet table, landed", landed, native, limit_is=WRITER),
+        _result(case, "to a Parquet table, landed", landed, native, limit_is=WRITER, target=Target(2, of_ratio=True)),
         _result(case, "to a channel", sent),
     ]
+
+
+def _triggers(case: Case) -> list[Result]:
+    with serving(case.directory / "triggers") as server:
+        with Sender(addr=server.address) as sender:
+            for _ in range(2 * TRIGGERS):
+                sender.send(CHANNEL, events(1))
+            sender.drain(PATIENCE_S)
+        ours = {"addr": server.admin, "channel": CHANNEL, "maxEventsPerTrigger": "1", "tailLatency": "low"}
+        source: Place = ("holdfast", ours)
+        nowhere: Place = ("noop", {})
+        bare = measured(lambda: _one_by_one(case, ("rate-micro-batch", {"rowsPerBatch": "1"}), nowhere))
+        sinks: dict[str, Callable[[], Place]] = {
+            "nowhere": lambda: nowhere,
+            "to a channel": lambda: ("holdfast", {"addr": server.admin, "channel": "copy"}),
+            "to a Parquet table": lambda: ("holdfast", {"table": "parquet", "path": case.fresh("table")}),
+        }
+        costs = {name: measured(lambda to=to: _one_by_one(case, source, to())) for name, to in sinks.items()}
+    return [
+        Result("spark", f"a micro-batch of one event, {name}", cost.cpu_s / TRIGGERS * 1e3, "CPU ms",
+               bare.cpu_s / TRIGGERS * 1e3, "Spark's own rate source, nowhere",
+               also={"ms": cost.wall_s / TRIGGERS * 1e3, "rate source ms": bare.wall_s / TRIGGERS * 1e3})
+        for name, cost in costs.items()
+    ]  # fmt: skip
 
 
 def _result(
     case: Case, name: str, cost: Cost, limit: Cost | None = None, *, limit_is: str = "", target: Target | None = None
 ) -> Result:
     size = case.size_bytes / MB
-    also: dict[str, float | str] = {"CPU s": cost.cpu_s, "MB/s": size / cost.wall_s}
+    also: dict[str, float | str] = {"CPU s": cost.cpu_s, "MB/s": size / cost.wall_s, "rows/s": case.rows / cost.wall_s}
     beside = size / limit.cpu_s if limit is not None else None
     return Result("spark", name, size / cost.cpu_s, "MB/CPU s", beside, limit_is, target, also)
 
@@ -184,3 +217,17 @@ def _landed(case: Case) -> None:
 def _to_channel(case: Case, admin: str) -> None:
     frame = case.spark.read.format("holdfast").options(**case.source).load()
     frame.write.format("holdfast").options(addr=admin, channel="copy").mode("append").save()
+
+
+def _one_by_one(case: Case, source: Place, sink: Place) -> None:
+    """Micro-batches as fast as they go."""
+    (format_in, options_in), (format_out, options_out) = source, sink
+    stream = case.spark.readStream.format(format_in).options(**options_in).load()
+    writer = stream.writeStream.format(format_out).options(**options_out)
+    writer = writer.option("checkpointLocation", case.fresh("checkpoint"))
+    query = writer.trigger(processingTime="0 seconds").start()
+    while (query.lastProgress or {"batchId": -1})["batchId"] < TRIGGERS - 1:
+        if not query.isActive:
+            raise RuntimeError(f"the query ended: {query.exception()}")
+        time.sleep(0.01)
+    query.stop()

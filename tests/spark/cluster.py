@@ -15,7 +15,7 @@ import psutil
 import pyspark
 
 from tests.e2e.served import free_port
-from tests.spark.killed import quick_python
+from tests.spark.killed import family, quick_python, shoot
 
 PATIENCE_S = 120.0
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -99,20 +99,25 @@ class Cluster:
             "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_FLAGS} -Dspark.deploy.maxExecutorRetries=-1",  # however many are killed
         }
         with (self._folder / f"{name or kind}.log").open("wb") as log:
-            process = subprocess.Popen([*command, *options], stdout=log, stderr=log, env=environment)
+            process = subprocess.Popen(
+                [*command, *options], stdout=log, stderr=log, env=environment, start_new_session=True
+            )
         self._processes.append(process)
 
     def _wait_for(self, log: str, text: str) -> None:
         wait_until(lambda: text in (self._folder / log).read_text(), f"{text!r} in {log}")
 
+    def family(self) -> list[psutil.Process]:
+        """Every process of it."""
+        return [member for process in self._processes for member in family(process.pid)]
+
     def executors(self) -> list[psutil.Process]:
         """The executor processes of now."""
         found = []
-        for process in self._processes:
+        for process in self.family():
             try:
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    if any(EXECUTOR in word for word in child.cmdline()) and child.name() == "java":
-                        found.append(child)
+                if process.name() == "java" and any(EXECUTOR in word for word in process.cmdline()):
+                    found.append(process)
             except psutil.NoSuchProcess:
                 continue
         return found
@@ -126,17 +131,8 @@ class Cluster:
 
     def close(self) -> None:
         """End all that was started."""
-        for process in reversed(self._processes):
-            try:
-                children = psutil.Process(process.pid).children(recursive=True)
-            except psutil.NoSuchProcess:
-                children = []
-            process.kill()
-            for child in children:
-                try:
-                    child.kill()
-                except psutil.NoSuchProcess:
-                    continue
+        shoot(self.family())
+        for process in self._processes:
             process.wait(PATIENCE_S)
 
     def __exit__(

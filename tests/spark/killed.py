@@ -60,17 +60,32 @@ def shoot(victims: Iterable[psutil.Process]) -> int:
     return hit
 
 
-def python_workers(parent: psutil.Process) -> list[tuple[psutil.Process, str]]:
-    """Python processes that a JVM started, each with what it runs."""
+def family(leader: int) -> list[psutil.Process]:
+    """A process that leads a session, and all that was started below it, even where a parent is dead by now.
+
+    A Python worker outlives the daemon that forked it: the JVM goes on with those it has.
+    """
     found = []
-    for process in parent.children(recursive=True):
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == leader:
+                found.append(process)
+        except ProcessLookupError:
+            continue
+    return found
+
+
+def python_workers(processes: Iterable[psutil.Process], *, tasks: bool) -> list[psutil.Process]:
+    """Python processes of JVMs that run tasks, or those that plan, commit and ask for columns."""
+    found = []
+    for process in processes:
         try:
             words = process.cmdline()
         except psutil.NoSuchProcess:
             continue
         modules = [word for word in words if word.startswith("pyspark.")]
-        if modules:
-            found.append((process, modules[-1]))
+        if modules and (modules[-1] == TASKS) is tasks:
+            found.append(process)
     return found
 
 
@@ -170,32 +185,23 @@ class Driver:
         environment |= {"SPARK_LAUNCHER_OPTS": FLAGS}
         with (plan.folder / "driver.stderr").open("ab") as errors:
             self.process = subprocess.Popen(
-                plan.command(*mode, conf=conf or {}), stdout=errors, stderr=errors, cwd=plan.folder, env=environment
-            )
+                plan.command(*mode, conf=conf or {}), stdout=errors, stderr=errors, cwd=plan.folder, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
 
     def is_alive(self) -> bool:
         """False after it ended by itself, too."""
         return self.process.poll() is None
 
-    def family(self) -> list[psutil.Process]:
-        """Itself and everything below."""
-        if not self.is_alive():
-            return []
-        top = psutil.Process(self.process.pid)
-        return [top, *top.children(recursive=True)]
-
     def kill(self) -> int:
         """SIGKILL to the driver, its JVM and its Python workers, at once."""
-        hit = shoot(self.family())
+        hit = shoot(family(self.process.pid))
         self.process.wait(PATIENCE_S)
         return hit
 
     def workers(self, *, tasks: bool) -> list[psutil.Process]:
         """Its Python workers that run tasks, or those that plan, commit and ask for columns."""
-        if not self.is_alive():
-            return []
-        found = python_workers(psutil.Process(self.process.pid))
-        return [process for process, module in found if (module == TASKS) is tasks]
+        return python_workers(family(self.process.pid), tasks=tasks)
 
     def wait(self) -> int:
         """Its exit code."""

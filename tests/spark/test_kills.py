@@ -37,12 +37,12 @@ from tests.spark.killed import (
     FLAGS,
     PATIENCE_S,
     SHORT_LIVED,
-    TASKS,
     Checkpoints,
     Driver,
     Feeder,
     Plan,
     Tally,
+    family,
     python_workers,
     quick_python,
     shoot,
@@ -94,6 +94,7 @@ class Loop:
     def _is_running(self, name: str) -> bool:
         if not self._driver.is_alive():
             self.drivers_ended += self._driver.process.returncode >= 0
+            self._driver.kill()  # its JVM may be there yet
             self._driver = Driver(self._plan)
         batch = self._checkpoints.running(name)
         return batch is not None and batch > self._hit[name]
@@ -119,8 +120,7 @@ class Loop:
             return self._cluster.executors()[:1]
         if kind == "planning" or self._cluster is None:
             return self._driver.workers(tasks=kind == "worker")
-        found = [pair for executor in self._cluster.executors() for pair in python_workers(executor)]
-        return [process for process, module in found if module == TASKS]
+        return python_workers(self._cluster.family(), tasks=True)
 
     def _errors(self) -> str:
         return (self._plan.folder / "driver.stderr").read_text()[-20_000:]
@@ -166,7 +166,9 @@ def with_shared_classes(plan: Plan) -> Plan:
     if not file.exists():
         made = plan.folder / file.name
         conf = {"spark.driver.extraJavaOptions": f"{FLAGS} -XX:ArchiveClassesAtExit={made}"}
-        assert Driver(replace(plan, master="local[2]"), "available-now", conf=conf).wait() == 0
+        driver = Driver(replace(plan, master="local[2]"), "available-now", conf=conf)
+        assert driver.wait() == 0
+        assert wait_for(lambda: not family(driver.process.pid)), "the JVM, which writes the file, does not end"
         file.parent.mkdir(exist_ok=True)
         shutil.move(made, file)
     flags = f"{FLAGS} -XX:SharedArchiveFile={file}"

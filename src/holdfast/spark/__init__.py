@@ -19,6 +19,7 @@ Spark has surely committed, so that nothing is evicted before.
 | admission.py | how much of what is there a micro-batch takes |
 | planning.py | from a range of offsets to tasks, and what is missing in it |
 | reading.py | what a task does |
+| worker.py | the Python process that a task runs in |
 | pruning.py | filters of a batch, to leave segments out |
 | descriptors.py | segments described, instead of their events |
 | landing.py | segments into tables without passing the JVM |

@@ -15,6 +15,7 @@ from holdfast.spark.planning import Task, pieces_of, tasks_of
 from holdfast.spark.pruning import Bounds, bounds_of
 from holdfast.spark.reading import read_pieces, tell_lost
 from holdfast.spark.resolving import INTERACTIVE_PATIENCE_S, open_access, resolve
+from holdfast.spark.worker import settle
 
 TASK_PATIENCE_S = 60.0
 """How long a task waits for a server that is away, before Spark tries the task again."""
@@ -58,6 +59,7 @@ class PruningReader(BatchReader):
 
 def read_task(options: SourceOptions, task: Task, schema: StructType) -> Iterator[pa.RecordBatch]:
     """What a task yields: events, or descriptors of where they are."""
+    settle()
     target = to_arrow_schema(schema, timezone="UTC")
     if options.emit == "segments":
         return iter([describe(task.pieces, target)])

@@ -31,6 +31,7 @@ from holdfast.errors import BadRequest, InvalidConfig, ReplayDiffers
 from holdfast.model.schema import SYSTEM_COLUMNS
 from holdfast.spark.frames import spooled
 from holdfast.spark.sinkoptions import SinkOptions
+from holdfast.spark.worker import settle
 from holdfast.telemetry import event
 
 SEND_PATIENCE_S = 300.0
@@ -75,6 +76,7 @@ def task_origin(options: SinkOptions, *, streaming: bool) -> Origin:
 
 def send_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch], origin: Origin) -> Sent:
     """Store the rows of a task."""
+    settle()
     client = AdminClient(options, patience_s=SEND_PATIENCE_S)
     sent = Sent()
     for chunk, frame in enumerate(spooled(batches, frame_bytes_max=options.frame_bytes_max)):

@@ -23,6 +23,7 @@ from holdfast.spark.sink import ChannelBatchWriter, ChannelStreamWriter, check_c
 from holdfast.spark.sinkoptions import read_sink_options
 from holdfast.spark.stream import StreamReader
 from holdfast.spark.tables.writers import TableBatchWriter, TableStreamWriter
+from holdfast.spark.worker import settle
 
 
 class HoldfastSource(DataSource):
@@ -35,6 +36,11 @@ class HoldfastSource(DataSource):
         spark.readStream.format("holdfast").option("addr", "http://127.0.0.1:9001").option("channel", "trades")
         df.writeStream.format("holdfast").option("addr", "http://127.0.0.1:9001").option("channel", "alerts")
     """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Made in each process of Spark's that plans for us."""
+        super().__init__(options)
+        settle()
 
     @classmethod
     def name(cls) -> str:

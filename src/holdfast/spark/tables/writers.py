@@ -20,6 +20,7 @@ from holdfast.spark.sinkoptions import SinkOptions
 from holdfast.spark.tables.commits import Commit, DataFile, commit, discard, folder_of
 from holdfast.spark.tables.files import write_files
 from holdfast.spark.tables.opening import check_types, open_folder, open_table, table_schema
+from holdfast.spark.worker import settle
 
 
 @dataclass
@@ -43,6 +44,7 @@ class _TableWriter:
         return table_schema(to_arrow_schema(self._rows, timezone="UTC"))
 
     def _write(self, rows: Iterator[pa.RecordBatch], origin: Origin) -> Written:
+        settle()
         options, target = self._options, self._target()
         plain = (conform(batch, target, channel=options.path) for batch in rows)
         batches = landed_batches(options, rows, target) if options.source else plain
