@@ -10,22 +10,29 @@ before it answers, which is what an answer of ours means, and as it comes, when 
 | persist-queue | the dependency group `bench`; its own queue on SQLite, as it comes | here |
 | Redis Streams | Debian's `redis-server`; `XADD` in pipelines | here |
 | Kafka | Maven Central, jars of `kafka_2.13` and `kafka-tools` in `build/peers/kafka`; its load generator | here |
+| RabbitMQ | Debian's `rabbitmq-server`; a quorum queue syncs before it confirms, a stream does not | here |
 | NATS JetStream | the dependency group `bench` | `ingest.py`, with targets; `consume.py` |
 | QuestDB's client, with its store-and-forward | the dependency group `dev` | `sender.py` |
 | Spark's Parquet source and sink | the extra `spark` | `spark.py` |
 
 One that is not there is left out; `python -m bench` begins with a line that says so (`absent`). The jars of Kafka are
 what `mvn dependency:copy-dependencies -DoutputDirectory=…` gives for a `pom.xml` that depends on the two.
+
+Kafka's client makes a batch of what waits, at most as large as one of ours: Kafka syncs each batch for itself, and with
+the 16 KiB that are its default each sync would be for 15 messages. A request for each message is left out: of those
+Kafka's client keeps 5 on the way, and the server takes one after the other. What Java does before it is warm is not
+counted.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import sqlite3
+import struct
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -33,6 +40,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,7 +55,11 @@ MESSAGE = os.urandom(1024)
 BATCH = 1000
 """Messages of a commit of many, and what a Sender makes one frame of."""
 WINDOW = 1024
+EACH = f"server, each message answered, {WINDOW} on the way"
+BATCHES = "server, batches of the client's making"
 KAFKA = ROOT / "build" / "peers" / "kafka"
+RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+"""Not the one on the path, which is for the system's own user only."""
 PATIENCE_S = 120.0
 READY_S = 180.0
 
@@ -73,6 +85,8 @@ def absent() -> Iterator[str]:
         yield "Redis (Debian's `redis-server`, and the dependency group `bench`)"
     if not _has_kafka():
         yield f"Kafka (its jars in `{KAFKA.relative_to(ROOT)}`, and Java)"
+    if not RABBITMQ.exists():
+        yield "RabbitMQ (Debian's `rabbitmq-server`)"
     if find_spec("questdb") is None:
         yield "QuestDB's client (the dependency group `dev`)"
 
@@ -144,8 +158,11 @@ def _servers(bench: Bench) -> Iterator[Result]:
         in_batches = partial(_ours, server.address, BATCH, seconds)
         if _has_redis():
             yield from [_beside_redis(bench, singly, synced=synced) for synced in (True, False)]
+        if RABBITMQ.exists():
+            yield from [_beside_rabbitmq(bench, singly, synced=synced) for synced in (True, False)]
         if _has_kafka():
-            yield from [_beside_kafka(bench, in_batches, synced=synced) for synced in (True, False)]
+            yield from [_beside_kafka(bench, EACH, singly, synced=synced) for synced in (True, False)]
+            yield from [_beside_kafka(bench, BATCHES, in_batches, synced=synced) for synced in (True, False)]
 
 
 def _ours(address: str, rows: int, seconds: float) -> Timing:
@@ -171,10 +188,13 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _running(command: list[str], port: int, folder: Path) -> Iterator[None]:
-    """A peer's server until the block ends; its folder goes with it."""
-    log = folder / "output.log"
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=folder) as process:
+def _running(command: list[str], port: int, folder: Path, more: dict[str, str] | None = None) -> Iterator[None]:
+    """A peer's server, with more in its environment, until the block ends; its folder goes with it."""
+    log, environment = folder / "output.log", {**os.environ, **(more or {})}
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, env=environment) as process,
+    ):
         try:
             _wait_until_listening(port, process, log)
             yield
@@ -212,8 +232,7 @@ def _beside_redis(bench: Bench, ours: Way, *, synced: bool) -> Result:
     with _running(["redis-server", *options], port, folder), import_module("redis").Redis(port=port) as client:
         peer = partial(_xadd, client, bench.scale(4, 1))
         timings = in_turns({"peer": peer, "ours": ours}, rounds=bench.rounds(3))
-    case = f"server, each message answered, {WINDOW} on the way"
-    return _result(case, timings["ours"], timings["peer"], f"Redis Streams, appendfsync {policy}")
+    return _result(EACH, timings["ours"], timings["peer"], f"Redis Streams, appendfsync {policy}")
 
 
 def _xadd(client: object, seconds: float) -> Timing:
@@ -230,19 +249,26 @@ def _xadd(client: object, seconds: float) -> Timing:
 # --- Kafka ----------------------------------------------------------------------------------------------------------
 
 
-def _beside_kafka(bench: Bench, ours: Way, *, synced: bool) -> Result:
+def _beside_kafka(bench: Bench, case: str, ours: Way, *, synced: bool) -> Result:
     folder, port, controller = _folder(bench, "kafka", synced=synced), _free_port(), _free_port()
     properties = folder / "server.properties"
     properties.write_text(_kafka_properties(folder, port, controller, synced=synced), encoding="utf-8")
     _java("kafka.tools.StorageTool", "format", "-t", _kafka_id(), "-c", str(properties))
+    settings = ["acks=all", f"batch.size={BATCH * len(MESSAGE)}"]
+    if case == EACH:
+        settings.append(f"buffer.memory={int(WINDOW * len(MESSAGE) * 1.1)}")  # a record has a head too
+    message = folder / "message"
+    message.write_text(os.urandom(len(MESSAGE) // 2).hex(), encoding="ascii")  # text, says its generator
+    generator = ["org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", f"127.0.0.1:{port}",
+                 "--topic", "bench", "--payload-file", str(message), "--num-records", str(10**9), "--throughput", "-1",
+                 "--reporting-interval", "1000", "--command-property", *settings]  # fmt: skip
+    peer = partial(_kafka_load, _java_command(*generator), int(bench.scale(4, 1)), int(bench.scale(4, 1)))
     with _running(_java_command("kafka.Kafka", str(properties)), port, folder):
-        records = int(bench.scale(50_000 if synced else 500_000, 10_000))
-        peer = partial(_kafka_load, port, records)
+        if not bench.quick:
+            peer()  # makes the topic, and warms the server
         timings = in_turns({"peer": peer, "ours": ours}, rounds=bench.rounds(3))
     mode = "flush.messages=1" if synced else "answers before it syncs"
-    return _result(
-        "server, batches of the client's making", timings["ours"], timings["peer"], f"Kafka, acks=all, {mode}"
-    )
+    return _result(case, timings["ours"], timings["peer"], f"Kafka, acks=all, {mode}")
 
 
 def _kafka_properties(folder: Path, port: int, controller: int, *, synced: bool) -> str:
@@ -277,12 +303,109 @@ def _java(main: str, *arguments: str) -> str:
     return done.stdout
 
 
-def _kafka_load(port: int, records: int) -> Timing:
-    """By Kafka's own generator, which tells how long it took without the start of Java."""
-    properties = [f"bootstrap.servers=127.0.0.1:{port}", "acks=all"]
-    told = _java("org.apache.kafka.tools.ProducerPerformance", "--topic", "bench", "--num-records", str(records),
-                 "--record-size", str(len(MESSAGE)), "--throughput", "-1", "--producer-props", *properties)  # fmt: skip
-    last = [line for line in told.splitlines() if "records/sec" in line][-1]
-    found = re.search(r"([\d.,]+) records/sec", last)
-    assert found is not None, last
-    return Timing(records, records / float(found[1].replace(",", "")))
+def _kafka_load(command: list[str], warm_s: int, seconds: int) -> Timing:
+    """By Kafka's own generator, which tells each second how many were answered; its first ones are not counted."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        too_late = threading.Timer(PATIENCE_S, process.kill)
+        too_late.start()
+        try:
+            told = (int(line.split()[0]) for line in process.stdout if " records sent, " in line)
+            list(islice(told, warm_s))
+            started = time.perf_counter()
+            counts = list(islice(told, seconds))
+            timing = Timing(sum(counts), time.perf_counter() - started)
+        finally:
+            too_late.cancel()
+            process.terminate()
+    if len(counts) < seconds:
+        raise RuntimeError(f"{process.args!r} ended too early")
+    return timing
+
+
+# --- RabbitMQ -------------------------------------------------------------------------------------------------------
+
+
+def _beside_rabbitmq(bench: Bench, ours: Way, *, synced: bool) -> Result:
+    folder, port, names_port = _folder(bench, "rabbitmq", synced=synced), _free_port(), _free_port()
+    node = folder / "node"
+    node.mkdir()
+    environment = {
+        "HOME": str(node),  # for its cookie
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(names_port),
+        "RABBITMQ_NODENAME": "bench@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(_free_port()),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "RABBITMQ_MNESIA_BASE": str(node),
+        "RABBITMQ_LOG_BASE": str(node),
+        "RABBITMQ_CONF_ENV_FILE": str(node / "none"),
+        "RABBITMQ_CONFIG_FILE": str(node / "none"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(node / "none"),
+        "RUNNING_UNDER_SYSTEMD": "1",  # the script becomes the server, so that a signal reaches it
+    }
+    names = ["epmd", "-address", "127.0.0.1", "-port", str(names_port)]  # the server would leave one behind
+    with _running(names, names_port, folder), _running([str(RABBITMQ)], port, node, environment):
+        kind = b"quorum" if synced else b"stream"
+        peer = partial(_confirmed, port, kind, bench.scale(4, 1))
+        timings = in_turns({"peer": peer, "ours": ours}, rounds=bench.rounds(3))
+    mode = "quorum queue" if synced else "stream, answers before it syncs"
+    return _result(EACH, timings["ours"], timings["peer"], f"RabbitMQ, {mode}")
+
+
+def _confirmed(port: int, kind: bytes, seconds: float) -> Timing:
+    """Over one raw socket, as to JetStream; ends when all are confirmed."""
+    publish = _amqp_method(1, 60, 40, b"\0\0\0" + _amqp_short(b"bench") + b"\0")
+    durable = _amqp_frame(2, 1, struct.pack(">HHQHB", 60, 0, len(MESSAGE), 1 << 12, 2))
+    burst, some = 64, (publish + durable + _amqp_frame(3, 1, MESSAGE)) * 64
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as link, link.makefile("rb") as answers:
+        for step in _amqp_opening(kind):
+            link.sendall(step)
+            answers.read(_AMQP_HEAD.unpack(answers.read(_AMQP_HEAD.size))[2] + 1)
+        sent = confirmed = 0
+        started = time.perf_counter()
+        while (more := time.perf_counter() < started + seconds) or confirmed < sent:
+            if more and sent + burst <= confirmed + WINDOW:
+                link.sendall(some)
+                sent += burst
+            else:
+                *_, method, confirmed, _multiple, _end = _AMQP_ACK.unpack(answers.read(_AMQP_ACK.size))
+                assert method == 80, f"not an ack: {method}"
+        return Timing(sent, time.perf_counter() - started)
+
+
+_AMQP_HEAD = struct.Struct(">BHI")
+_AMQP_ACK = struct.Struct(">BHIHHQBB")
+"""Tags come in order, so the last is how many are confirmed."""
+
+
+def _amqp_opening(kind: bytes) -> list[bytes]:
+    """What to say to have a queue of this kind and confirms; each step is answered by one frame."""
+    login = _amqp_long(b"") + _amqp_short(b"PLAIN") + _amqp_long(b"\0guest\0guest") + _amqp_short(b"en_US")
+    options = _amqp_long(_amqp_short(b"x-queue-type") + b"S" + _amqp_long(kind))
+    return [
+        b"AMQP\0\0\x09\x01",
+        _amqp_method(0, 10, 11, login),
+        _amqp_method(0, 10, 31, struct.pack(">HIH", 1, 1 << 17, 0)) + _amqp_method(0, 10, 40, b"\1/\0\0"),
+        _amqp_method(1, 20, 10, b"\0"),
+        _amqp_method(1, 50, 10, b"\0\0" + _amqp_short(b"bench") + b"\2" + options),
+        _amqp_method(1, 85, 10, b"\0"),
+    ]
+
+
+def _amqp_frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return _AMQP_HEAD.pack(kind, channel, len(payload)) + payload + b"\xce"
+
+
+def _amqp_method(channel: int, group: int, method: int, arguments: bytes) -> bytes:
+    return _amqp_frame(1, channel, struct.pack(">HH", group, method) + arguments)
+
+
+def _amqp_short(text: bytes) -> bytes:
+    return bytes([len(text)]) + text
+
+
+def _amqp_long(text: bytes) -> bytes:
+    return struct.pack(">I", len(text)) + text
