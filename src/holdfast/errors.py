@@ -33,6 +33,7 @@
     │   └── Forbidden          a known caller without the right
     ├── EventsGone             events that a reader was to get are not there any more; names channel and range
     ├── QueryFailed            a query of a pipeline ended with an error, and is not started again
+    ├── SparkNotStarted        Spark's master is away or refuses us, or its Java ended; nothing was read or written
     ├── ReplayDiffers          a batch that ran again brought other rows than the first time; names channel and batch
     ├── WireError              bytes from the other side are not what the protocol allows; says category and place
     ├── Unprotected            would listen for everyone without TLS and authentication; not started
@@ -395,6 +396,15 @@ class QueryFailed(HoldfastError):
         self.output = output
         self.reason = reason
         self.restarts = restarts
+
+
+class SparkNotStarted(HoldfastError):
+    """Spark did not start: its master is away or refuses us, or its Java ended. Nothing was read or written."""
+
+    def __init__(self, *, master: str, reason: str) -> None:
+        super().__init__(f"Spark did not start with master {master!r}: {reason}; what it printed itself may say more")
+        self.master = master
+        self.reason = reason
 
 
 class ReplayDiffers(HoldfastError):

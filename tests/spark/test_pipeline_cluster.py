@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -16,11 +17,12 @@ import pytest
 from holdfast.spark.tables import read_manifest
 from tests.spark.cluster import SETTINGS, Cluster, python_without_us
 from tests.spark.stores import made
+from tests.spark.yarn import Yarn
 
 PATIENCE_S = 500.0
 
 
-def pipeline(folder: Path, *, batch: int) -> None:
+def pipeline(folder: Path, *, batch: int, conf: Mapping[str, str] = SETTINGS) -> None:
     """A channel of the store in `d` to a Parquet table, so many events at a time."""
     file = {
         "name": "numbers",
@@ -30,12 +32,12 @@ def pipeline(folder: Path, *, batch: int) -> None:
         "checkpoint": "checkpoint",
         "trigger": "available_now",
         "restart": {"backoff": "100ms"},
-        "conf": SETTINGS,
+        "conf": conf,
     }
     (folder / "p.yaml").write_text(json.dumps(file))  # JSON is YAML
 
 
-def run(cluster: Cluster, folder: Path, *, kills: int) -> int:
+def run(cluster: Cluster | Yarn, folder: Path, *, kills: int) -> int:
     """Run it, and kill an executor after each of the first batches; the exit code."""
     command = [sys.executable, "-m", "holdfast.cli.main", "pipeline", "run", "p.yaml", "--master", cluster.url]
     environment = {**os.environ, "PYSPARK_PYTHON": str(python_without_us(folder)), "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -70,6 +70,7 @@ def test_two_outputs_of_one_source_each_get_everything(spark: SparkSession, tmp_
     pipeline = build(tmp_path, ("lake", lake), ("mine", {"from_": "even", "foreach_batch": taken}))
     statuses = {status.output: status for status in pipeline.run(spark)}
     assert {name: status.state for name, status in statuses.items()} == {"lake": "done", "mine": "done"}
+    assert {(status.rows, status.lag_events) for status in statuses.values()} == {(30, 0)}
     assert taken.rows == list(range(2, 31, 2))
     found = spark.read.json(str(tmp_path / "lake")).collect()
     assert sorted((row["n"], row["m"]) for row in found) == [(n, 2 * n) for n in range(2, 31, 2)]

@@ -3,14 +3,15 @@
 Promise: `validate` says everything that is wrong with a file, one line each with file, line and key, and starts
 nothing; with `--plan` Spark’s analyser looks too. `run` prints how each output is doing: a live table on a terminal, a
 line for each change elsewhere, one document at the end with `--json`. SIGTERM and SIGINT finish the batches in hand and
-end with 0; a second one does not wait. Exit codes: 2 the pipeline is wrong, 3 it cannot listen, 4 a query failed.
+end with 0; a second one does not wait. While Spark starts, the first one ends it. Exit codes: 2 the pipeline is wrong,
+3 it cannot listen, 4 a query failed or Spark did not start.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -92,11 +93,14 @@ def run_run(path: Path, *, master: str | None, metrics: str | None, once: bool, 
     pipeline = Pipeline.from_file(path)
     pipeline.spec = _adjusted(pipeline, metrics=metrics, once=once)
     view = _view(pipeline, as_json=as_json)
-    with _on_signals(pipeline):
-        spark = pipeline.session(master)
     try:
-        with _on_signals(pipeline), view:  # again: Spark takes SIGINT for itself when it starts
-            statuses = pipeline.run(spark, on_look=view.look)
+        with _on_signals(_leave):
+            spark = pipeline.session(master)
+    except _Left:
+        return _done(pipeline, as_json=as_json)
+    try:
+        with _on_signals(pipeline.stop), view:  # again: Spark takes SIGINT for itself when it starts
+            pipeline.run(spark, on_look=view.look)
     except QueryFailed as error:
         if as_json:
             failure = {"type": "QueryFailed", "message": str(error)}
@@ -105,8 +109,12 @@ def run_run(path: Path, *, master: str | None, metrics: str | None, once: bool, 
         return ExitCode.FAILED
     finally:
         spark.stop()
+    return _done(pipeline, as_json=as_json)
+
+
+def _done(pipeline: Pipeline, *, as_json: bool) -> ExitCode:
     if as_json:
-        answer_json("pipeline run", {"pipeline": pipeline.spec.name, "outputs": _facts(statuses)})
+        answer_json("pipeline run", {"pipeline": pipeline.spec.name, "outputs": _facts(pipeline.board.statuses())})
     return ExitCode.DONE
 
 
@@ -125,11 +133,20 @@ def _facts(statuses: list[OutputStatus]) -> list[Mapping[str, object]]:
     return [asdict(status) for status in statuses]
 
 
+class _Left(BaseException):
+    """A signal came while Spark was starting. No `Exception`: py4j takes those for its own."""
+
+
+def _leave() -> None:
+    """Nothing is in hand yet, and a cluster may let one wait for long."""
+    raise _Left
+
+
 @contextmanager
-def _on_signals(pipeline: Pipeline) -> Iterator[None]:
-    """SIGTERM and SIGINT ask the pipeline to stop, while the block runs."""
+def _on_signals(act: Callable[[], None]) -> Iterator[None]:
+    """What SIGTERM and SIGINT do while the block runs."""
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: pipeline.stop()) for number in numbers}
+    before = {number: signal.signal(number, lambda *_: act()) for number in numbers}
     try:
         yield
     finally:

@@ -42,7 +42,7 @@ def pipeline_run(
     Shows rows per second, lag, batch time and state of each output: a live table on a terminal, lines elsewhere.
     A query that fails is started again from its checkpoint, as `restart` in the file says. SIGTERM finishes the
     batches in hand and ends with exit code 0; a second one does not wait. Exit code 2 if the pipeline is wrong, 4
-    if a query failed for good. Needs the extra `spark` of the package.
+    if a query failed for good or Spark did not start. Needs the extra `spark` of the package.
     """
     with answering("pipeline run", as_json=as_json):
         if (graphs := _node_graphs(file)) is not None:

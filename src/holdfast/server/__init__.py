@@ -11,7 +11,8 @@
 | connection.py | one WebSocket: its rules, when to read, whether the peer lives |
 | unfinished.py | what has arrived of messages that are not whole yet, bounded over all connections |
 | ingest.py | one connection's frames into the store, and the answers back |
-| ingestdesk.py | what all ingest connections share: bounds, threads, the wake-up after a commit |
+| ingestdesk.py | what all ingest connections share: bounds, threads, turns, the wake-up after a commit |
+| ingesttrains.py | small frames of many connections go to the store together |
 | refusals.py | errors as categories and texts |
 | troubles.py | the last refusals, for people |
 | latency.py | how long producers wait for their answer |

@@ -3,7 +3,7 @@
     message ─► backlog ─► decoded ─► numbered ─► allowed? ─► Store.commit_frame_async ─► answers, once per turn
                   │       (large ones, and what needs the disk,    │
                   │        on a small pool of threads)             └── full: reading pauses, tried again, then refused
-                  └── plain small ones that came together ─► Store.commit_train
+                  └── plain small ones ─► allowed? ─► a train, with those of other connections (`ingesttrains`)
 
 Promises:
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -62,6 +63,8 @@ class _Waiting(msgspec.Struct):
     size_bytes: int
     since_ns: int = 0
     frames: int = 1
+    share: int = 0
+    """Which of the train's answers is theirs."""
 
 
 class IngestHandler:
@@ -76,17 +79,19 @@ class IngestHandler:
         self._answers = Answers(durable=durable_ack)
         if durable_ack:
             desk.await_durable(self)
-        self._lane = Lane()
+        self.lane = Lane(partial(desk.answered, self))
+        self.boarding: list[tuple[PlainFrame, bytes]] = []
+        """Frames on a train that has not left, with their messages."""
         self._backlog: deque[bytes] = deque()
         self._inflight: deque[tuple[_Waiting, CommitFuture | Train]] = deque()
-        self._boarding: list[tuple[PlainFrame, bytes]] = []  # the train that is being put together
-        self._one_by_one = 0  # messages at the front of the backlog that no train took
+        self._one_by_one = 0  # messages at the front of the backlog that go without a train
+        self._detour = 0  # how many more than those that no train took
         self._arrived_bytes = 0  # of messages at the end of the backlog that are not counted yet
         self._arrived = 0
         self._stalled: _Waiting | None = None
         self._busy = False  # a thread has the message before the backlog
-        self._resting = False  # others have their turn
-        self._handled = 0  # messages since the last rest
+        self._in_line = False  # for a turn
+        self._handled = 0  # messages of this turn
         self._held_bytes = 0
         self._kept_bytes = 0
         self._slowed = False
@@ -99,20 +104,31 @@ class IngestHandler:
     # -- called by the connection -----------------------------------------------------------------------------------
 
     def message(self, data: bytes) -> None:
-        """A binary message. What one read brings is handled together, at the end of the turn."""
+        """A binary message. What one read brings is handled together, in the connection's turn."""
         self._backlog.append(data)
         self._arrived += 1
         self._arrived_bytes += len(data)
         if self._arrived_bytes >= TURN_BYTES:
             self._arrive()
-        elif self._arrived == 1:
-            self._desk.loop.call_soon(self._arrive)
+        elif not self._in_line:
+            self._line_up()
+
+    def _line_up(self) -> None:
+        if not self._in_line:
+            self._in_line = True
+            self._desk.line_up(self)
+
+    def turn(self) -> None:
+        """Handle what came, and what was left when others had their turn."""
+        self._in_line, self._handled = False, 0
+        if self._arrived:
+            self._arrive()
+        else:
+            self._pump()
 
     def _arrive(self) -> None:
         """Count what came, and handle it."""
         count, size, self._arrived, self._arrived_bytes = self._arrived, self._arrived_bytes, 0, 0
-        if not count:
-            return
         info, totals = self.connection.info, self._desk.state.totals
         info.frames += count
         info.bytes += size
@@ -162,7 +178,7 @@ class IngestHandler:
         if info.slot_id:
             self._desk.state.senders.leave(info.slot_id, goodbye=info.goodbye)
         self._backlog.clear()
-        self._boarding.clear()
+        self.boarding = []
         self._inflight.clear()
         self._stalled = None
         self._desk.release(self._held_bytes)
@@ -182,73 +198,70 @@ class IngestHandler:
 
     def _step(self) -> bool:
         """Do something with the message at the front; False when there is nothing to do now."""
-        if self._busy or self._resting or self._stalled or self._answers.refused:
+        if self._busy or self._stalled or self._answers.refused or not self._backlog:
             return False
-        if not self._backlog:
-            return self._depart()
-        if self._handled == TURN_MESSAGES:
-            self._resting = True
-            self._desk.loop.call_soon(self._rested)
-            return self._depart()
-        if not self._one_by_one and (self._boarding or len(self._backlog) > 1):
-            if self._board():
-                return True
-            if self._boarding:
-                return self._depart()
+        if self._handled >= TURN_MESSAGES:
+            self._line_up()
+            return False
+        if self.boarding:  # what comes behind it must not be in the store before it
+            self._desk.trains.leave(self.boarding[0][0].channel)
+            return True
+        if not self._one_by_one and self._board():
+            return True
         self._handled += 1
         self._one_by_one = max(0, self._one_by_one - 1)
         self._begin(self._backlog.popleft())
         return True
 
     def _board(self) -> bool:
-        """Put messages from the front on the train, until one does not go with the others; False if none does."""
-        backlog, boarding, read = self._backlog, self._boarding, self._reader.read_plain
-        before, places = len(boarding), TURN_MESSAGES - self._handled
-        while backlog and len(boarding) - before < places:
+        """Put messages from the front on a train, until one does not go with the others; False if none does."""
+        backlog, boarding, read = self._backlog, self.boarding, self._reader.read_plain
+        places = TURN_MESSAGES - self._handled
+        while backlog and len(boarding) < places:
             plain = read(backlog[0])
             if plain is None or (boarding and not _go_together(boarding[0][0], plain)):
                 break
             boarding.append((plain, backlog.popleft()))
-        taken = len(boarding) - before
-        self._handled += taken
-        return taken > 0
-
-    def _rested(self) -> None:
-        """The others had their turn."""
-        self._resting, self._handled = False, 0
-        self._pump()
-
-    def _depart(self) -> bool:
-        """Hand the train to the store; what it does not take as a train is read again, one by one. False without one.
-
-        That leaves all refusals, and waiting for room, to the way of single frames.
-        """
-        if not self._boarding:
+        if not boarding:
             return False
-        boarding, self._boarding = self._boarding, []
-        train = self._commit_train([frame for frame, _ in boarding]) if len(boarding) > 1 else None
-        if train is None:
-            self._backlog.extendleft([data for _, data in reversed(boarding)])
-            self._one_by_one = len(boarding)
-            self._handled -= len(boarding)
-            return True
-        size_bytes = sum([len(data) for _, data in boarding])
-        self._desk.state.totals.together += len(boarding)
-        ticket = self._answers.expect(len(boarding))
-        self._queued(_Waiting(ticket, None, size_bytes, frames=len(boarding)), train)
+        self._handled += len(boarding)
+        if self._may_ride([frame for frame, _ in boarding]):
+            self._desk.trains.board(self)
+        else:
+            self.walk()
         return True
 
-    def _commit_train(self, frames: list[PlainFrame]) -> Train | None:
+    def _may_ride(self, frames: Sequence[PlainFrame]) -> bool:
+        """Whether they are allowed to be stored, as far as that takes no look at the disk."""
         slots = {frame.identity.slot_id for frame in frames if isinstance(frame.identity, SlotFrame)}
         channel = frames[0].channel
         if self._principal.needs_disk((channel,), slots) or not self._principal.may("publish", channel):
-            return None
+            return False
         for slot_id in slots:
             self._meet(slot_id)
-        try:
-            return self._desk.store.commit_train(frames, lane=self._lane)
-        except HoldfastError:
-            return None
+        return True
+
+    def ride(self, train: Train, share: int) -> None:
+        """The train has left, with what had boarded."""
+        size_bytes, frames = sum([len(data) for _, data in self.boarding]), len(self.boarding)
+        self.boarding, self._detour = [], 0
+        if len(train.frames) > 1:
+            self._desk.state.totals.together += frames
+        waiting = _Waiting(self._answers.expect(frames), None, size_bytes, frames=frames, share=share)
+        self._queued(waiting, train)
+
+    def walk(self) -> None:
+        """No train takes what had boarded: it is read again, one by one.
+
+        That leaves all refusals, and waiting for room, to the way of single frames. Whoever has to walk again and again
+        tries less often.
+        """
+        boarding, self.boarding = self.boarding, []
+        self._backlog.extendleft([data for _, data in reversed(boarding)])
+        self._handled -= len(boarding)
+        self._one_by_one = len(boarding) + self._detour
+        self._detour = min(2 * self._detour + 1, TURN_MESSAGES)
+        self._line_up()
 
     def _begin(self, data: bytes) -> None:
         waiting = _Waiting(self._answers.expect(), None, len(data))
@@ -322,7 +335,7 @@ class IngestHandler:
             self._principal.require("publish", entry.channel)
         if isinstance(frame.identity, SlotFrame):
             self._principal.bind_slot(frame.identity.slot_id)
-        return self._desk.store.commit_frame_async(frame.entries, identity=frame.identity, wait=False, lane=self._lane)
+        return self._desk.store.commit_frame_async(frame.entries, identity=frame.identity, wait=False, lane=self.lane)
 
     def _submit(self, waiting: _Waiting) -> bool:
         """Whether the frame is in the store's queue, or refused; False if it must wait for room."""
@@ -349,10 +362,8 @@ class IngestHandler:
 
     def _queued(self, waiting: _Waiting, future: CommitFuture | Train) -> None:
         self._inflight.append((waiting, future))
-        if future.done():
+        if future.done():  # perhaps before it was looked for
             self._desk.soon(self)
-        else:
-            self._desk.watch(self)
 
     def _in_thread(self, work: Callable[[], _Result], then: Callable[[Future[_Result]], None]) -> None:
         """Run `work` on a thread and `then` on the loop; the backlog waits meanwhile."""
@@ -404,8 +415,8 @@ class IngestHandler:
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
-    def settle(self) -> bool:
-        """Take the store's answers and send ours; whether frames are still in the store's queue."""
+    def settle(self) -> None:
+        """Take the store's answers and send ours."""
         inflight = self._inflight
         while inflight and inflight[0][1].done():
             waiting, future = inflight.popleft()
@@ -417,7 +428,6 @@ class IngestHandler:
         if self._finishing and self._is_idle():
             failed = self._desk.state.failure is not None
             self.connection.close(WSCloseCode.INTERNAL_ERROR if failed else WSCloseCode.GOING_AWAY, "the server stops")
-        return bool(inflight)
 
     def _settle_one(self, waiting: _Waiting, future: CommitFuture) -> None:
         try:
@@ -430,8 +440,7 @@ class IngestHandler:
         self._note((receipt,))
 
     def _settle_train(self, waiting: _Waiting, train: Train) -> None:
-        answer = train.answer
-        assert answer is not None
+        answer = train.answers[waiting.share]
         if answer.refusal is None:
             self._release(waiting.size_bytes)
             self._answers.accept(waiting.ticket, *answer.receipts)
@@ -478,8 +487,10 @@ class IngestHandler:
 
     def _drop_backlog(self) -> None:
         """What comes after a refusal is consumed."""
-        self._release(sum(map(len, self._backlog)) - self._arrived_bytes)
+        boarded_bytes = sum([len(data) for _, data in self.boarding])
+        self._release(boarded_bytes + sum(map(len, self._backlog)) - self._arrived_bytes)
         self._backlog.clear()
+        self.boarding = []
         self._one_by_one = 0
 
     def _answer(self) -> None:
@@ -497,7 +508,7 @@ class IngestHandler:
             self._kept_bytes = 0
 
     def _is_idle(self) -> bool:
-        return not (self._inflight or self._backlog or self._busy or self._stalled)
+        return not (self._inflight or self._backlog or self.boarding or self._busy or self._stalled)
 
     # -- bounds -----------------------------------------------------------------------------------------------------
 

@@ -1,17 +1,28 @@
-"""What all ingest connections share: the store, threads for large messages, the bounds over all of them, the wake-up.
+"""What all ingest connections share: the store, threads for large messages, the bounds over all of them, the wake-ups.
 
-Promise: however many commits a group answers, the loop is woken once for it; each connection then looks at its own. All
-counts are kept on the event loop; only `_answered` and `_became_durable` are called on other threads.
+    messages ─► line_up ─► a turn: each handles its own ─► what boarded leaves (`ingesttrains`)
+    a group is answered ─► answered, for each that has frames in it ─► one wake-up: these settle
+
+Promises:
+
+- However many commits a group answers, the loop is woken once for it, and only the connections that have an answer in
+  it are looked at, however many others wait.
+- Everybody who has messages has a turn before anybody has a second one.
+
+All counts are kept on the event loop; only `answered`, `_woken_by_store` and `_became_durable` are called on other
+threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Backpressure, HoldfastError
 from holdfast.server.connection import Pause
+from holdfast.server.ingesttrains import Trains
 from holdfast.server.state import ServerState
 
 if TYPE_CHECKING:
@@ -35,7 +46,11 @@ class IngestDesk:
         self.loop = asyncio.get_running_loop()
         self.pool = state.make_pool(DECODERS, "holdfast-decoder")
         self._on_failure = on_failure
-        self._active: dict[IngestHandler, None] = {}
+        self.trains = Trains(self.store, on_boarding=self._see_to_turn)
+        self._line: deque[IngestHandler] = deque()
+        self._turn_is_due = False
+        self._to_settle: dict[IngestHandler, None] = {}
+        self._with_answers: deque[IngestHandler] = deque()
         self._stalled: dict[IngestHandler, None] = {}
         self._over_total: dict[IngestHandler, None] = {}
         self._inflight_bytes = 0
@@ -44,7 +59,7 @@ class IngestDesk:
         self._closed = False
         self.durable_marks: dict[str, int] = {}
         self._durable: dict[IngestHandler, None] = {}
-        self.store.on_answered(self._answered)
+        self.store.on_answered(self._woken_by_store)
         if state.tier is not None:
             self.durable_marks.update(state.tier.durable())
             state.tier.on_durable(self._became_durable)
@@ -59,9 +74,36 @@ class IngestDesk:
         self._closed = True
         self.pool.shutdown(wait=False, cancel_futures=True)
 
+    # -- turns ------------------------------------------------------------------------------------------------------
+
+    def line_up(self, handler: IngestHandler) -> None:
+        """Give a connection a turn, behind those who have asked before."""
+        self._line.append(handler)
+        self._see_to_turn()
+
+    def _see_to_turn(self) -> None:
+        """Let there be a turn soon, at the end of which trains leave."""
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        try:
+            for _ in range(len(self._line)):
+                self._line.popleft().turn()
+        finally:
+            self._turn_is_due = False
+            self.trains.leave_all()
+            if self._line:
+                self._see_to_turn()
+
     # -- wake-ups ---------------------------------------------------------------------------------------------------
 
-    def _answered(self) -> None:
+    def answered(self, handler: IngestHandler) -> None:
+        """Frames of a connection were committed or refused; on the store's thread."""
+        self._with_answers.append(handler)
+
+    def _woken_by_store(self) -> None:
         """A group was committed or refused; on the store's thread."""
         if not self._woken and not self._closed:
             self._woken = True
@@ -85,20 +127,19 @@ class IngestDesk:
 
     def soon(self, handler: IngestHandler) -> None:
         """Let a connection answer at the end of this turn of the loop."""
-        self._active[handler] = None
+        self._to_settle[handler] = None
         if not self._woken:
             self._woken = True
             self.loop.call_soon(self._settle)
 
-    def watch(self, handler: IngestHandler) -> None:
-        """The connection has frames in the store's queue."""
-        self._active[handler] = None
-
     def _settle(self) -> None:
         self._woken = False  # before looking: what is answered from now on wakes us again
-        for handler in list(self._active):
-            if not handler.settle():
-                self._active.pop(handler, None)
+        with_answers, to_settle = self._with_answers, self._to_settle
+        while with_answers:
+            to_settle[with_answers.popleft()] = None
+        for handler in list(to_settle):
+            to_settle.pop(handler, None)
+            handler.settle()
 
     # -- bounds -----------------------------------------------------------------------------------------------------
 
@@ -144,7 +185,7 @@ class IngestDesk:
 
     def forget(self, handler: IngestHandler) -> None:
         """The connection is gone."""
-        for table in (self._active, self._stalled, self._over_total):
+        for table in (self._to_settle, self._stalled, self._over_total):
             table.pop(handler, None)
         if handler in self._durable and self.state.tier is not None:
             del self._durable[handler]

@@ -39,6 +39,9 @@ FINAL_OF_SPARK = frozenset(
 
 _OURS = re.compile(r"holdfast\.errors\.(\w+): ([^\n]*)")
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt)): ([^\n]*)", re.MULTILINE)
+_PY4J = "An error occurred while calling"
+"""Says no more than this itself; what the JVM says follows."""
+_JAVA = re.compile(r"^(?:: |Caused by: )(?:[\w.$]+\.)?(\w+: [^\n]*)", re.MULTILINE)
 _SPARK_CLASS = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_]+)*\]")
 
 
@@ -64,6 +67,8 @@ def reason_in(text: str, otherwise: str = "") -> str:
     ours, python = _OURS.findall(text), _PYTHON.findall(text)
     if ours or python:
         return _bounded(ours[-1][1] if ours else ": ".join(python[-1]))
+    if text.startswith(_PY4J) and (java := _JAVA.findall(text)):  # the exception, and its first cause
+        return _bounded("; ".join(dict.fromkeys(java[:2])))
     return _bounded(next((line.strip() for line in text.splitlines() if line.strip()), otherwise))
 
 

@@ -89,14 +89,15 @@ class Pending(msgspec.Struct, gc=False):
 
 
 class TrainReceipt(msgspec.Struct, frozen=True, gc=False):
-    """What became of a train: the receipts of its first frames, and why the others are not stored, if they are not."""
+    """What became of a lane's frames on a train: receipts of the first ones, and why the others are not stored, if they
+    are not."""
 
     receipts: list[FrameReceipt]
     refusal: HoldfastError | None = None
 
 
 class Train(msgspec.Struct, gc=False):
-    """Frames of one channel and one schema, in order, that were checked together (`prepare`)."""
+    """Frames of one channel and one schema, in order, that were checked together (`prepare`). `lane` may be several."""
 
     channel: Channel
     version: SchemaVersion
@@ -105,16 +106,16 @@ class Train(msgspec.Struct, gc=False):
     crcs: list[int]
     size_bytes: int
     lane: Lane
-    answer: TrainReceipt | None = None
-    """Set once, by the committer, before it tells those who asked to be told (`on_answered`)."""
+    answers: Sequence[TrainReceipt] = ()
+    """One for each lane. Set once, by the committer, before it tells the lanes and those who asked (`on_answered`)."""
 
     def done(self) -> bool:
-        """Whether the answer is there."""
-        return self.answer is not None
+        """Whether the answers are there."""
+        return bool(self.answers)
 
     def refuse(self, error: HoldfastError) -> None:
         """Nothing of it is stored."""
-        self.answer = TrainReceipt([], error)
+        self.answers = [TrainReceipt([], error) for _ in self.lane.shares(len(self.frames))]
 
 
 class _Draft(msgspec.Struct, gc=False):
@@ -152,7 +153,7 @@ class _Group:
 
     chunks: list[tuple[Channel, Chunk]] = field(default_factory=list)
     answers: list[tuple[Pending, FrameReceipt]] = field(default_factory=list)
-    trains: list[tuple[Train, TrainReceipt]] = field(default_factory=list)
+    trains: list[tuple[Train, list[TrainReceipt]]] = field(default_factory=list)
     refusals: list[tuple[Pending, HoldfastError]] = field(default_factory=list)
     fresh: dict[Identity, FrameReceipt] = field(default_factory=dict)
     next_seqs: dict[Channel, int] = field(default_factory=dict)
@@ -260,6 +261,8 @@ class Committer(GroupWorker[Pending | Train]):
             self._refuse(pendings, failure)
         else:
             self._apply(pendings, group)
+        for lane in [item.lane for item in pendings if item.lane is not None]:
+            lane.tell()
         for told in self.on_answered:
             told()
 
@@ -386,50 +389,52 @@ class Committer(GroupWorker[Pending | Train]):
         return draft.encode({}, ingested_at_ns)
 
     def _place_train(self, train: Train, group: _Group, ingested_at_ns: int) -> list[NewRecord | _Draft]:
-        """Give each frame its numbers; returns the records of those that are new. Ends at the first refusal."""
+        """Give each frame its numbers; returns the records of those that are new. A lane ends at its first refusal."""
         records: list[NewRecord | _Draft] = []
-        receipts: list[FrameReceipt] = []
-        channel, version, lane, log_number = train.channel, train.version, train.lane, self._wal.log.number
-        channel_id, version_id, durability, name = channel.id, version.id, self._durability, channel.name
+        answers: list[TrainReceipt] = []
+        channel, version, log_number, durability = train.channel, train.version, self._wal.log.number, self._durability
+        channel_id, version_id, name = channel.id, version.id, channel.name
         large_bytes = self._direct.large_bytes
         self._note_first_seq(channel, group, ingested_at_ns)
         may_repeat = self._dedup.any_known(train.frames) or not group.fresh.keys().isdisjoint(
             [frame.identity for frame in train.frames]
         )
-        for frame, payload, crc in zip(train.frames, train.payloads, train.crcs, strict=True):
-            identity, rows = frame.identity, frame.rows
-            known = self._find(identity, group) if may_repeat else None
-            if known is not None:
-                receipts.append(known)
-                continue
-            if lane.refusal is None:
-                lane.refusal = self._beyond_ceiling(rows)
-            if lane.refusal is not None:
-                break
-            seq, committed_id = channel.next_seq, self.next_committed_id
-            channel.next_seq, self.next_committed_id = seq + rows, committed_id + rows
-            run = make_run(
-                seq, rows, committed_id=committed_id, ingested_at_ns=ingested_at_ns, identity=identity, partitions=()
-            )
-            group.chunks.append((channel, Chunk(run, payload, version, log_number)))
-            receipt = Receipt(name, Seq(seq), Seq(seq + rows - 1), CommittedId(committed_id), False, durability)
-            receipts.append(FrameReceipt((receipt,), False, durability))
-            if identity is not None:
-                group.fresh[identity] = receipts[-1]
-            place = EntryPlace(channel_id, version_id, seq, payload, NO_OPTIONS)
-            if payload.buffer.size >= large_bytes:
-                group.has_large = True
-                records.append(_Draft([place], len(group.chunks) - 1, identity, committed_id, crc))
-                continue
-            records.append(
-                encode_plain(
-                    place, identity, first_committed_id=committed_id, ingested_at_ns=ingested_at_ns, payload_crc=crc
+        wagons, start = list(zip(train.frames, train.payloads, train.crcs, strict=True)), 0
+        for lane, count in train.lane.shares(len(wagons)):
+            receipts: list[FrameReceipt] = []
+            for frame, payload, crc in wagons[start : start + count]:
+                identity, rows = frame.identity, frame.rows
+                known = self._find(identity, group) if may_repeat else None
+                if known is not None:
+                    receipts.append(known)
+                    continue
+                if lane.refusal is None:
+                    lane.refusal = self._beyond_ceiling(rows)
+                if lane.refusal is not None:
+                    break
+                seq, at = channel.next_seq, self.next_committed_id
+                channel.next_seq, self.next_committed_id = seq + rows, at + rows
+                run = make_run(
+                    seq, rows, committed_id=at, ingested_at_ns=ingested_at_ns, identity=identity, partitions=()
                 )
-            )
+                group.chunks.append((channel, Chunk(run, payload, version, log_number)))
+                receipt = Receipt(name, Seq(seq), Seq(seq + rows - 1), CommittedId(at), False, durability)
+                receipts.append(FrameReceipt((receipt,), False, durability))
+                if identity is not None:
+                    group.fresh[identity] = receipts[-1]
+                place = EntryPlace(channel_id, version_id, seq, payload, NO_OPTIONS)
+                if payload.buffer.size >= large_bytes:
+                    group.has_large = True
+                    records.append(_Draft([place], len(group.chunks) - 1, identity, at, crc))
+                    continue
+                records.append(
+                    encode_plain(place, identity, first_committed_id=at, ingested_at_ns=ingested_at_ns, payload_crc=crc)
+                )
+            start += count
+            answers.append(TrainReceipt(receipts, lane.refusal if len(receipts) < count else None))
         if records and channel.retired:
             self._channels.revive(channel)
-        refusal = lane.refusal if len(receipts) < len(train.frames) else None
-        group.trains.append((train, TrainReceipt(receipts, refusal)))
+        group.trains.append((train, answers))
         return records
 
     def _note_first_seq(self, channel: Channel, group: _Group, ingested_at_ns: int) -> None:
@@ -538,8 +543,8 @@ class Committer(GroupWorker[Pending | Train]):
         self.events += sum(chunk.run.rows for _, chunk in group.chunks)
         for pending, receipt in group.answers:
             pending.future.set_result(receipt)
-        for train, answer in group.trains:
-            train.answer = answer
+        for train, answers in group.trains:
+            train.answers = answers
         for pending, refusal in group.refusals:
             pending.future.set_exception(refusal)
 
@@ -555,8 +560,8 @@ class Committer(GroupWorker[Pending | Train]):
     def _refuse(self, pendings: list[Pending | Train], error: HoldfastError) -> None:
         for pending in pendings:
             self._tail.release(pending.size_bytes)
-            if pending.lane is not None and pending.lane.refusal is None:
-                pending.lane.refusal = error
+            if pending.lane is not None:
+                pending.lane.refuse(error)
             if isinstance(pending, Train):
                 pending.refuse(error)
             else:

@@ -30,6 +30,12 @@ TRACE = """Writing job failed: Traceback (most recent call last):
   File "x.py", line 1, in y
 holdfast.errors.{name}: {text}
  SQLSTATE: 38000"""
+JAVA = """An error occurred while calling o1.load.
+: io.client.ClientException: an error
+\tat io.client.Client.get(Client.java:1)
+Caused by: java.io.IOException: refused: /127.0.0.1:9
+\t... 20 more
+Caused by: java.net.ConnectException: refused"""
 
 
 def test_pauses_double_up_to_the_longest_and_then_it_is_given_up() -> None:
@@ -63,6 +69,7 @@ def test_no_restarts_means_that_the_first_failure_ends_it() -> None:
         ),
         (RuntimeError("[UNSUPPORTED_STREAMING_OPERATOR.X] not so"), False, "[UNSUPPORTED"),
         (RuntimeError("a worker died"), True, "a worker died"),
+        (RuntimeError(JAVA), True, "ClientException: an error; IOException: refused: /127.0.0.1:9"),
     ],
 )
 def test_what_is_tried_again_and_how_it_is_told(error: Exception, again: bool, reason: str) -> None:

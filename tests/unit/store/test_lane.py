@@ -12,7 +12,7 @@ import pytest
 from holdfast import Store
 from holdfast.errors import ChannelFull, DiskFull
 from holdfast.model.frame import Entry
-from holdfast.store.lane import Lane
+from holdfast.store.lane import Lane, Lanes
 from holdfast.testing import CrashFilesystem
 
 FULL_AT_TWO = {"channels": {"small": {"max_msgs": 2, "discard": "new"}}}
@@ -55,6 +55,33 @@ def test_lane_stays_refused_after_a_full_disk_has_room_again(tmp_path: Path) -> 
         disk.stop_failing()
         assert isinstance(store.commit_frame_async([entry("a", 2)], lane=lane).exception(), DiskFull)
         assert store.commit_frame_async([entry("a", 1)], lane=Lane()).result().entries[0].last_seq == 1
+
+
+def test_each_lane_is_told_once_the_answer_is_there(tmp_path: Path) -> None:
+    with Store.open(tmp_path, FULL_AT_TWO) as store:
+        for numbers in ((1, 2), (3,)):  # one is accepted, the other refused
+            told = threading.Event()
+            future = store.commit_frame_async([entry("small", *numbers)], lane=Lane(told.set))
+            assert told.wait(30)
+            assert future.done()
+
+
+def test_first_reason_of_a_refused_lane_stays() -> None:
+    first, second = [ChannelFull(channel=name, limit="max_msgs", allowed=1) for name in ("a", "b")]
+    refused, fresh = Lane(), Lane()
+    refused.refuse(first)
+    Lanes([(refused, 1), (fresh, 2)]).refuse(second)
+    assert (refused.refusal, fresh.refusal) == (first, second)
+
+
+def test_lanes_say_whose_the_frames_of_their_train_are() -> None:
+    told: list[str] = []
+    lane, other = Lane(lambda: told.append("lane")), Lane(lambda: told.append("other"))
+    assert lane.shares(5) == ((lane, 5),)
+    lanes = Lanes([(lane, 2), (other, 3)])
+    assert lanes.shares(5) == [(lane, 2), (other, 3)]
+    lanes.tell()
+    assert told == ["lane", "other"]
 
 
 def test_somebody_is_told_each_time_commits_were_answered(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from holdfast.errors import Backpressure, DiskFull
 from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, PlainFrame, SlotFrame
 from holdfast.model.positions import Fsn
 from holdfast.store.committer import Train, TrainReceipt
-from holdfast.store.lane import Lane
+from holdfast.store.lane import Lane, Lanes
 from holdfast.testing import CrashFilesystem
 
 SLOT = bytes(range(1, 17))
@@ -44,8 +44,8 @@ def opened(disk: CrashFilesystem, **settings: object) -> Store:
 
 def answer_of(train: Train | None) -> TrainReceipt:
     assert train is not None
-    assert train.answer is not None
-    return train.answer
+    (answer,) = train.answers
+    return answer
 
 
 def seqs(receipts: list[FrameReceipt]) -> list[tuple[int, int]]:
@@ -163,6 +163,41 @@ def test_lane_that_was_refused_takes_no_train() -> None:
         assert (answer.receipts, answer.refusal) == ([], lane.refusal)
         assert numbers_in(store) == [0]
         assert answer_of(store.commit_train(of_slot(1, 2), lane=Lane())).refusal is None
+
+
+@pytest.mark.guarantee("G4")
+def test_lane_of_a_train_is_refused_without_the_others() -> None:
+    with opened(CrashFilesystem()) as store:
+        store.port.hold_below(6)  # committed_ids 2 to 5 are left
+        refused, gone_before, last = Lane(), Lane(), Lane()
+        gone_before.refuse(Backpressure(bound="tier.reservation", used_bytes=1, cap_bytes=1, waited_s=0))
+        frames = [plain(1, 2), plain(3, 4, 5), plain(6), plain(7), plain(8)]
+        train = store.commit_train(frames, lane=Lanes([(refused, 3), (gone_before, 1), (last, 1)]))
+        assert train is not None
+        assert [seqs(answer.receipts) for answer in train.answers] == [[(2, 3)], [], [(4, 4)]]
+        assert [answer.refusal for answer in train.answers] == [refused.refusal, gone_before.refusal, None]
+        assert isinstance(refused.refusal, Backpressure)
+        assert numbers_in(store) == [0, 1, 2, 8]
+
+
+@pytest.mark.guarantee("G3")
+def test_repeat_within_a_train_of_several_lanes_sends_all_one_by_one() -> None:
+    with opened(CrashFilesystem()) as store:
+        lanes = Lanes([(Lane(), 1), (Lane(), 1)])
+        assert store.commit_train([*of_slot(1), *of_slot(1)], lane=lanes) is None
+        assert numbers_in(store) == [0]
+
+
+@pytest.mark.guarantee("G4")
+def test_every_lane_of_a_train_is_refused_by_a_full_disk() -> None:
+    disk = CrashFilesystem()
+    with opened(disk) as store:
+        disk.fail_when(lambda operation, _path: errno.ENOSPC if operation in {"pwritev", "allocate"} else None)
+        lanes = [Lane(), Lane()]
+        train = store.commit_train(of_slot(1, 2, 3), lane=Lanes([(lanes[0], 1), (lanes[1], 2)]))
+        assert train is not None
+        assert [(answer.receipts, type(answer.refusal)) for answer in train.answers] == [([], DiskFull)] * 2
+        assert [type(lane.refusal) for lane in lanes] == [DiskFull] * 2
 
 
 @pytest.mark.guarantee("G4")

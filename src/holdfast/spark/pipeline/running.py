@@ -11,6 +11,7 @@ again from its checkpoint, so nothing is lost or written twice by it.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -134,6 +135,8 @@ class Runner:
         if query.active.isActive:
             return
         error = query.active.exception()
+        for progress in query.active.recentProgress:  # the listener may hear of the last batches after the end
+            self._board.report(query.output.name, json.loads(progress.json))
         query.active = None
         if error is not None:
             self._failed(query, error)
