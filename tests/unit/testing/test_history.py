@@ -361,6 +361,34 @@ def test_event_is_no_duplicate_if_it_was_on_its_way_when_another_confirmed_it() 
         assert [finding.kind for finding in check([*history, late])] == kinds
 
 
+@pytest.mark.parametrize(("delay", "kinds"), [(0, []), (1, [Kind.POSITION])])
+def test_news_of_a_disk_that_is_lost_by_now_says_nothing_of_the_next_one(delay: int, kinds: list[Kind]) -> None:
+    """The network keeps back what the server said before; what it says afterwards counts."""
+    history: History = [Sent("p", "a", (1,)), Accepted("a", (1,), 1), Wiped("server")]
+    sent_at = len(history) - 1 + delay
+    moved: History = [Stored((Row("a", 7, 1),))]
+    accepted = Accepted("a", (1,), 1, sent_at=sent_at)
+    delivered = Delivered(READER, "a", 1, 1, sent_at=sent_at)
+    assert [finding.kind for finding in check([*history, accepted, *moved])] == kinds
+    assert [finding.kind for finding in check([*history, delivered, *moved])] == kinds
+
+
+def test_number_that_late_news_tell_of_is_given_to_nobody_else() -> None:
+    history: History = [Sent("p", "a", (1, 2)), Wiped("server"), Accepted("a", (1,), 1, sent_at=1)]
+    assert [finding.kind for finding in check([*history, Stored((Row("a", 1, 2),))])] == [Kind.POSITION]
+
+
+def test_confirmation_told_by_a_disk_that_is_lost_by_now_does_not_bind_the_next_one() -> None:
+    history: History = [Sent("p", "a", (1,)), Delivered(READER, "a", 1, 1), Acked(READER, "a", 1, 1), Wiped("server")]
+    wiped_at = len(history) - 1
+    for sent_at, kinds in ((wiped_at, []), (wiped_at + 1, [Kind.DUPLICATE])):
+        found: History = [Settled(READER, "a", 1, 1, sent_at=sent_at), Delivered(READER, "a", 1, 1, again=True)]
+        assert [finding.kind for finding in check([*history, *found])] == kinds
+    for sent_at, kinds in ((wiped_at, []), (wiped_at + 1, [Kind.BACK])):
+        marks: History = [Mark(READER, "a", 1, sent_at=sent_at), Mark(READER, "a", 0)]
+        assert [finding.kind for finding in check([*history, *marks])] == kinds
+
+
 def test_weakly_accepted_events_may_be_lost_in_a_crash() -> None:
     history: History = [Sent("p", "a", (1,)), Accepted("a", (1,), 1, weak=True), Crash("store"), Stored(())]
     assert check(history) == []

@@ -144,7 +144,7 @@ class _Checker:
             self._readers.ack(happening)
         elif isinstance(happening, Wiped):
             ledger.era += 1
-            ledger.wipe()
+            ledger.wipe(line)
             self._readers.wipe()
         elif isinstance(happening, Crash):
             ledger.era += 1

@@ -53,6 +53,8 @@ class Accepted(Happening, frozen=True):
     first_committed_id: int = 0
     weak: bool = False
     """A power cut may take them: the answer said so."""
+    sent_at: int | None = None
+    """How many lines the history had when the server said so. None: just now."""
 
 
 class Refused(Happening, frozen=True):
@@ -81,7 +83,7 @@ class Delivered(Happening, frozen=True):
     session: int = 0
     """First deliveries of one session come in order."""
     sent_at: int | None = None
-    """How many lines the history had when the server sent it. None: it was sent just now."""
+    """How many lines the history had when the server sent it. None: just now."""
 
 
 class Joined(Happening, frozen=True):
@@ -108,6 +110,8 @@ class Settled(Happening, frozen=True):
     channel: str
     first: int
     last: int
+    sent_at: int | None = None
+    """How many lines the history had when the server said so. None: just now."""
 
 
 class Mark(Happening, frozen=True):
@@ -116,6 +120,8 @@ class Mark(Happening, frozen=True):
     reader: str
     channel: str
     seq: int
+    sent_at: int | None = None
+    """How many lines the history had when the server said so. None: just now."""
 
 
 class Durable(Happening, frozen=True):

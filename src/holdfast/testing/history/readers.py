@@ -42,7 +42,7 @@ class Readers:
     def deliver(self, line: int, said: Delivered) -> Iterator[Verdict]:
         """An event came."""
         reader = self._of(said.reader, said.channel)
-        yield from self.ledger.see(line, Row(said.channel, said.seq, said.id))
+        yield from self.ledger.see(line, Row(said.channel, said.seq, said.id), sent_at=said.sent_at)
         sent_at = line if said.sent_at is None else said.sent_at
         if said.seq in reader.settled and reader.settled_at[said.seq] < sent_at:  # else it was on its way by then
             text = f"{said.reader} got {said.channel} {said.seq} again, which it had confirmed"
@@ -84,12 +84,16 @@ class Readers:
         if open_at is not None:
             text = f"{said.reader} was told that {said.channel} {open_at[0]} is confirmed, which it never said"
             yield ("hole", text, (line,))
+        if self.ledger.is_old_news(said.sent_at):
+            return
         reader.settled.add(said.first, said.last)
         for seq in range(said.first, said.last + 1):
             reader.settled_at.setdefault(seq, line)
 
     def mark(self, line: int, said: Mark) -> Iterator[Verdict]:
         """A mark never moves back, never passes what was not confirmed, nor what never came."""
+        if self.ledger.is_old_news(said.sent_at):
+            return
         reader = self._of(said.reader, said.channel)
         before, since = reader.mark
         if said.seq < before:

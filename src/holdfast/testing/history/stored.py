@@ -61,6 +61,7 @@ class Ledger:
     is_wiped: bool = False
     """The disk was lost: channels came back up to `wiped_at`, and their next events come some way behind."""
     wiped_at: dict[str, int] = field(default_factory=dict)
+    wiped_line: int = -1
     era: int = 0
     """Grows with every crash."""
     _sendings: int = 0
@@ -82,14 +83,16 @@ class Ledger:
     def accept(self, line: int, said: Accepted) -> Iterator[Verdict]:
         """Note an answer, and where it says that events are."""
         for offset, one in enumerate(said.ids):
-            self.accepted.setdefault(one, line)
+            if not self.is_old_news(said.sent_at):
+                self.accepted.setdefault(one, line)
             if said.weak:
                 self.weak.add(one)
             if one not in self.sent:
                 yield ("phantom", f"event {one} was accepted, and nobody sent it", (line,))
             if said.first_seq:
                 committed_id = said.first_committed_id + offset if said.first_committed_id else 0
-                yield from self.see(line, Row(said.channel, said.first_seq + offset, one, committed_id))
+                row = Row(said.channel, said.first_seq + offset, one, committed_id)
+                yield from self.see(line, row, sent_at=said.sent_at)
 
     def refuse(self, line: int, ids: Iterable[Id]) -> None:
         """Note that these will never be there."""
@@ -106,12 +109,16 @@ class Ledger:
         if seq > self.durable.get(channel, (0, 0))[0]:
             self.durable[channel] = (seq, line)
 
-    def wipe(self) -> None:
+    def is_old_news(self, sent_at: int | None) -> bool:
+        """Whether a server said it that has lost its disk since, while the network kept it back."""
+        return sent_at is not None and sent_at <= self.wiped_line
+
+    def wipe(self, line: int) -> None:
         """Forget where events are that nobody called durable: they may be lost, and come to other places.
 
         Their numbers stay what they were: nobody else may have them.
         """
-        self.is_wiped = True
+        self.is_wiped, self.wiped_line = True, line
         for channel in self.seen:
             self.wiped_at[channel] = self.durable.get(channel, (0, 0))[0]
         for (channel, seq), seen in self.at.items():
@@ -125,8 +132,11 @@ class Ledger:
 
     # -- what is seen -----------------------------------------------------------------------------------------------
 
-    def see(self, line: int, row: Row) -> Iterator[Verdict]:
-        """An event stands at a place: it was sent, and neither stood elsewhere nor did another one stand there."""
+    def see(self, line: int, row: Row, *, sent_at: int | None = None) -> Iterator[Verdict]:
+        """An event stands at a place: it was sent, and neither stood elsewhere nor did another one stand there.
+
+        Old news says where it stood on a disk that is lost; it may stand elsewhere now.
+        """
         sending = self.sent.get(row.id)
         if sending is None:
             yield ("phantom", f"{_where(row)} holds event {row.id}, which nobody sent", (line,))
@@ -140,6 +150,9 @@ class Ledger:
         elif before.id != row.id:
             kind = "position" if before.era == self.era else "reused"
             yield (kind, f"{_where(row)} was event {before.id} and is event {row.id}", (before.line, line))
+        if self.is_old_news(sent_at) and row.seq > self.wiped_at.get(row.channel, 0):
+            self.gone.setdefault(row.channel, IntervalSet()).add(row.seq, row.seq)
+            return
         place = self.place.setdefault(row.id, (row.channel, row.seq))
         if place != (row.channel, row.seq):
             earlier = [seen.line for seen in [self.at.get(place)] if seen is not None]

@@ -263,13 +263,13 @@ class Producer(Client):
         last: dict[str, int] = {}
         for number in range(self._accepted + 1, fsn + 1):
             for channel, ids in self.frames[number].items():
-                self.scene.happened(self.name, Accepted(channel, ids))
+                self.scene.happened(self.name, Accepted(channel, ids, sent_at=self.said_at))
                 last[channel] = ids[-1]
                 self._known.add(channel)
         self._accepted = max(self._accepted, fsn)
         for channel, seq in sorted(marks.items()):
             if channel in last and seq:
-                self.scene.happened(self.name, Accepted(channel, (last[channel],), seq))
+                self.scene.happened(self.name, Accepted(channel, (last[channel],), seq, sent_at=self.said_at))
 
     def _apply(self, effects: list[Effect]) -> None:
         for effect in effects:

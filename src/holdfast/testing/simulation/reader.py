@@ -121,7 +121,8 @@ class Reader(Client):
             elif isinstance(effect, Answered):
                 self._answered(effect)
             elif isinstance(effect, Ready | Restored):
-                self.scene.happened(self.name, Mark(self.taste.durable, self.taste.channel, effect.mark))
+                mark = Mark(self.taste.durable, self.taste.channel, effect.mark, sent_at=self.said_at)
+                self.scene.happened(self.name, mark)
             elif isinstance(effect, Hangup):
                 self._redialing.wait()
                 self.hang_up(effect.reason)
@@ -134,7 +135,7 @@ class Reader(Client):
     def _take(self, delivery: Delivery) -> None:
         head, numbers = delivery.head, delivery.batch().column("n").to_pylist()
         seqs = [seq for first, last in head.ranges for seq in range(first, last + 1)]
-        taste, sent_at = self.taste, self.end.sent_at if self.end is not None else None
+        taste = self.taste
         for seq, number in zip(seqs, numbers, strict=True):
             delivered = Delivered(
                 taste.durable,
@@ -143,7 +144,7 @@ class Reader(Client):
                 number,
                 again=head.redelivered,
                 session=self._session,
-                sent_at=sent_at,
+                sent_at=self.said_at,
             )
             self.scene.happened(self.name, delivered)
         ranges = head.ranges
@@ -172,4 +173,5 @@ class Reader(Client):
         ranges = self._asked.pop(effect.request, ())
         if isinstance(effect.reply, consume.Settled) and effect.reply.stale == 0:
             taste = self.taste
-            self.scene.happened(self.name, *(Settled(taste.durable, taste.channel, *span) for span in ranges))
+            settled = (Settled(taste.durable, taste.channel, *span, sent_at=self.said_at) for span in ranges)
+            self.scene.happened(self.name, *settled)

@@ -128,6 +128,11 @@ class Client(Machine):
         self.end: End | None = None
         self._heard_at_ns = 0
 
+    @property
+    def said_at(self) -> int | None:
+        """How many lines the history had when the server sent what is being received."""
+        return self.end.sent_at if self.end is not None else None
+
     def hold(self, end: End) -> None:
         """Use a connection."""
         self.end = end
