@@ -33,7 +33,8 @@ IDLE_PING_S = 45.0
 PONG_TIMEOUT_S = 45.0
 """How long the answer may take: longer than a server reads nothing because its store is full."""
 ABANDON_S = 1.0
-"""How long an attempt may take to end that is not wanted any more."""
+"""How long an attempt may take to end that failed, or is not wanted any more."""
+LOOK_EVERY_S = 0.005
 _READABLE_TEXT_MAX = 200
 
 
@@ -103,9 +104,26 @@ async def dial(
     session: tuple[bytes, int] | None = None,
     door: Door = INGEST,
 ) -> tuple[WSTransport, Greeting]:
-    """A connection that a server took, or `DialFailed`."""
-    where = str(address)
+    """A connection that a server took, or `DialFailed`; then nothing is left open."""
     sockets: list[socket.socket] = []
+    try:
+        return await _dial(config, address, listener, tls=tls, session=session, door=door, sockets=sockets)
+    except DialFailed:
+        await _closed(sockets)
+        raise
+
+
+async def _dial(
+    config: SenderConfig,
+    address: Address,
+    listener: WSListener,
+    *,
+    tls: ssl.SSLContext | None,
+    session: tuple[bytes, int] | None,
+    door: Door,
+    sockets: list[socket.socket],
+) -> tuple[WSTransport, Greeting]:
+    where = str(address)
     headers = request_headers(config, session)
     upgrading = asyncio.get_running_loop().create_task(
         _upgrade(config, address, listener, tls=tls, headers=headers, door=door, sockets=sockets)
@@ -170,9 +188,7 @@ async def _upgrade(
 
 async def _abandon(upgrading: asyncio.Task[WSTransport], sockets: list[socket.socket]) -> None:
     """End an attempt halfway. A task that is cancelled leaves its transport open; one whose socket ends does not."""
-    for connection in sockets:
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+    _shut(sockets)
     if not sockets:
         upgrading.cancel()
     await asyncio.wait([upgrading], timeout=ABANDON_S)
@@ -180,6 +196,24 @@ async def _abandon(upgrading: asyncio.Task[WSTransport], sockets: list[socket.so
         upgrading.cancel()
     elif not upgrading.cancelled() and upgrading.exception() is None:
         upgrading.result().disconnect(graceful=False)
+    await _closed(sockets)
+
+
+async def _closed(sockets: list[socket.socket]) -> None:
+    """Until transports have closed what they were given; TLS waits for a farewell, which a server may owe for ever."""
+    _shut(sockets)
+    for _ in range(round(ABANDON_S / LOOK_EVERY_S)):
+        if all(connection.fileno() < 0 for connection in sockets):
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
+    for connection in sockets:
+        connection.close()
+
+
+def _shut(sockets: list[socket.socket]) -> None:
+    for connection in sockets:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 async def _connect(address: Address, timeout_s: float) -> socket.socket:
