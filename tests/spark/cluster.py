@@ -7,9 +7,10 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import psutil
 import pyspark
@@ -20,7 +21,7 @@ from tests.spark.killed import family, quick_python, shoot
 PATIENCE_S = 120.0
 SPARK_HOME = Path(pyspark.__file__).parent
 MEMORY = "512m"
-EXECUTOR = "CoarseGrainedExecutorBackend"
+EXECUTORS = ("CoarseGrainedExecutorBackend", "KubernetesExecutorBackend")
 ON_WORKER = "HOLDFAST_TEST_ON_WORKER"
 DAEMON_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
@@ -60,6 +61,46 @@ PYTHONPATH="{site}" exec {sys.executable} -S "$@"
     )
     path.chmod(0o700)
     return path
+
+
+def living_in(folder: Path) -> list[psutil.Process]:
+    """Every process that works in a folder or below it; a container leads a session of its own, and is found so."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if Path(process.cwd()).is_relative_to(folder):
+                found.append(process)
+        except psutil.Error:  # of another user, or gone by now
+            continue
+    return found
+
+
+def executors_among(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """The JVMs that run tasks, without the shells that wait for them."""
+    found = []
+    for process in processes:
+        try:
+            if process.name() == "java" and any(word.endswith(EXECUTORS) for word in process.cmdline()):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+class RunsExecutors(Protocol):
+    """A cluster, of whatever kind."""
+
+    url: str
+
+    def executors(self) -> list[psutil.Process]:
+        """The executor processes of now."""
+        ...
+
+
+def kill_executor(cluster: RunsExecutors) -> None:
+    """SIGKILL to one executor, as soon as there is one."""
+    wait_until(lambda: bool(cluster.executors()), "an executor")
+    cluster.executors()[0].kill()
 
 
 class Cluster:
@@ -113,21 +154,7 @@ class Cluster:
 
     def executors(self) -> list[psutil.Process]:
         """The executor processes of now."""
-        found = []
-        for process in self.family():
-            try:
-                if process.name() == "java" and any(EXECUTOR in word for word in process.cmdline()):
-                    found.append(process)
-            except psutil.NoSuchProcess:
-                continue
-        return found
-
-    def kill_executor(self) -> int:
-        """SIGKILL to one executor; its number of process."""
-        wait_until(lambda: bool(self.executors()), "an executor")
-        victim = self.executors()[0]
-        victim.kill()
-        return int(victim.pid)
+        return executors_among(self.family())
 
     def close(self) -> None:
         """End all that was started."""

@@ -15,9 +15,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from holdfast.spark.tables import read_manifest
-from tests.spark.cluster import SETTINGS, Cluster, python_without_us
+from tests.spark.cluster import SETTINGS, Cluster, RunsExecutors, kill_executor, python_without_us
 from tests.spark.stores import made
-from tests.spark.yarn import Yarn
 
 PATIENCE_S = 500.0
 
@@ -37,7 +36,7 @@ def pipeline(folder: Path, *, batch: int, conf: Mapping[str, str] = SETTINGS) ->
     (folder / "p.yaml").write_text(json.dumps(file))  # JSON is YAML
 
 
-def run(cluster: Cluster | Yarn, folder: Path, *, kills: int) -> int:
+def run(cluster: RunsExecutors, folder: Path, *, kills: int) -> int:
     """Run it, and kill an executor after each of the first batches; the exit code."""
     command = [sys.executable, "-m", "holdfast.cli.main", "pipeline", "run", "p.yaml", "--master", cluster.url]
     environment = {**os.environ, "PYSPARK_PYTHON": str(python_without_us(folder)), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -54,7 +53,7 @@ def run(cluster: Cluster | Yarn, folder: Path, *, kills: int) -> int:
             assert process.stdout is not None
             for line in process.stdout:
                 if "batch" in line and kills:
-                    cluster.kill_executor()
+                    kill_executor(cluster)
                     kills -= 1
             code = process.wait(PATIENCE_S)
         finally:

@@ -1,7 +1,7 @@
 """A real YARN on loopback: one resource manager and one node manager of Hadoop, whose containers are processes.
 
 The jars are no part of the repository: `HOW_TO_GET` puts them into `build/peers/hadoop`. All that runs, containers too,
-works in folders below the given one; that is how it is found again, for a container leads a session of its own.
+works in folders below the given one; that is how it is found again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from xml.sax.saxutils import escape
 import psutil
 
 from tests.e2e.served import free_port
-from tests.spark.cluster import DAEMON_FLAGS, EXECUTOR, ON_WORKER, SETTINGS, SPARK_HOME, wait_until
+from tests.spark.cluster import (
+    DAEMON_FLAGS,
+    ON_WORKER,
+    SETTINGS,
+    SPARK_HOME,
+    executors_among,
+    living_in,
+    wait_until,
+)
 from tests.spark.killed import shoot
 from tests.tidy.tree import ROOT
 
@@ -106,38 +114,13 @@ class Yarn:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder, env=environment)
         self._processes.append(process)
 
-    def family(self) -> list[psutil.Process]:
-        """Every process of it."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if Path(process.cwd()).is_relative_to(self._folder):
-                    found.append(process)
-            except psutil.Error:  # of another user, or gone by now
-                continue
-        return found
-
     def executors(self) -> list[psutil.Process]:
-        """The executor processes of now, without the shells that wait for them."""
-        found = []
-        for process in self.family():
-            try:
-                if process.name() == "java" and any(EXECUTOR in word for word in process.cmdline()):
-                    found.append(process)
-            except psutil.NoSuchProcess:
-                continue
-        return found
-
-    def kill_executor(self) -> int:
-        """SIGKILL to one executor; its number of process."""
-        wait_until(lambda: bool(self.executors()), "an executor")
-        victim = self.executors()[0]
-        victim.kill()
-        return int(victim.pid)
+        """The executor processes of now."""
+        return executors_among(living_in(self._folder))
 
     def close(self) -> None:
         """End all that was started."""
-        shoot(self.family())
+        shoot(living_in(self._folder))
         for process in self._processes:
             process.wait(PATIENCE_S)
 
