@@ -74,8 +74,8 @@ sources:
       _channel string, _seq bigint
     options: {{startingOffsets: earliest, includeMetadata: "true", maxEventsPerTrigger: "100000"}}
 steps:
-  - {{name: market, from: exchange, filter: ts is not null}}
-  - {{name: on_time, from: market, watermark: {{column: ts, delay: 1s}}}}
+  - {{name: deals, from: exchange, filter: price is not null}}  # of one sender, so in order: none is ever late
+  - {{name: on_time, from: deals, watermark: {{column: ts, delay: 1s}}}}
   - name: volumes
     from: on_time
     window: {{column: ts, length: 10s}}
