@@ -95,6 +95,20 @@ def test_strings_of_other_lengths_are_joined_if_they_take_the_same_room() -> Non
     assert joined.column(0).to_pylist() == [text for n in range(COUNT) for text in batches[n % 2].column(0).to_pylist()]
 
 
+@pytest.mark.guarantee("G4")
+def test_nulls_stay_nulls_where_no_message_says_how_many_there_are() -> None:
+    schema, batch = pa.schema({"n": pa.int64()}), pa.record_batch({"n": pa.array([None, 5, 6], pa.int64())})
+    message = bytes(batch.serialize()).replace(struct.pack("<qq", 3, 1), struct.pack("<qq", 3, -1))
+    read = pa.ipc.read_record_batch(whole := pa.py_buffer(message), schema)
+    bitmap_at = read.column(0).buffers()[0].address - whole.address
+    without_nulls = message[:bitmap_at] + b"\x07" + message[bitmap_at + 1 :]
+    messages = [without_nulls] + [message] * (COUNT - 1)
+    joined, expected = join_alike(messages, schema), one_by_one(messages, schema)
+    assert expected is not None
+    assert expected.column("n").null_count == COUNT - 1
+    assert joined is None or pa.Table.from_batches([joined]).equals(expected)
+
+
 def rows_said(message: bytes) -> int:
     """What the reader at the door believes."""
     try:

@@ -82,7 +82,7 @@ class _Join:
         count, rows, kind = len(self._table), self._rows, column.type
         bitmap, *values = column.buffers()
         validity = None
-        if column.null_count:
+        if bitmap is not None:  # Arrow leaves it out where the message says that nothing is null
             bits = self._bits(bitmap)
             if (bits.sum(axis=1) != rows - column.null_count).any():
                 raise _Unlike
