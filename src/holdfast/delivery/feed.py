@@ -423,8 +423,7 @@ class Feed:
         """How many of these messages are still owed, whoever has them; None where nothing is kept."""
         if self.place is None:
             return None
-        owed = [part for first, last in ranges for part in self._desk.port.owed(self.place, first, last)]
-        return sum([last - first + 1 for first, last, _ in owed])
+        return self._desk.port.unconfirmed(self.place, ranges)
 
     def nack(self, number: int, request: consume.Nack, answered: Answered) -> tuple[int, int]:
         """Messages given back, and messages that were stale."""

@@ -12,7 +12,8 @@ or other connections (access, `max_subs`, a durable in use) are the shell's.
 
 Promises: pure. A message that no consumer may send raises `WireError`, and the connection ends with 1002. A request
 with a value out of bounds, or for a subscription that is not open, is refused and changes nothing. Answers (ACK, NACK,
-REJECT, EXTEND) for a subscription that is not open any more are stale and ignored, unless they ask for an answer.
+REJECT, EXTEND) for a subscription that is not open any more are stale and ignored, unless they ask for an answer. Their
+ranges are ascending and apart when they leave here, however they came.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 
+from msgspec.structs import replace
+
 from holdfast.errors import HoldfastError
+from holdfast.model.intervals import IntervalSet
 from holdfast.model.names import SUBSCRIBER_NAME, check_channel_name
 from holdfast.model.schema import SYSTEM_COLUMNS
 from holdfast.wire import consume
@@ -85,6 +89,7 @@ class ConsumeSession:
     def _act_on(self, request: Request, sub: int, number: int | None) -> Request | Reply | None:
         if isinstance(request, _Answer):
             consume.check_ranges(type(request).__name__.upper(), request.ranges)
+            request = replace(request, ranges=tuple(IntervalSet(request.ranges)))  # each seq once
         reason = objection(request)
         if reason is not None and (number is None or isinstance(request, _Answer)):
             raise violation(type(request).__name__.upper(), reason)

@@ -50,6 +50,12 @@ def test_hello_comes_first_and_only_once() -> None:
         here.say(consume.Hello())
 
 
+def test_ranges_of_an_answer_come_in_order_and_each_seq_once() -> None:
+    found = Open.with_sub().say(consume.Ack(sub=1, ranges=((7, 9), (1, 3), (2, 4), (8, 8))))
+    assert isinstance(found, consume.Ack)
+    assert found.ranges == ((1, 4), (7, 9))
+
+
 def test_a_number_is_free_again_after_its_subscription() -> None:
     here = Open.with_sub()
     assert here.refusal(consume.Subscribe(request=2, sub=1, channel="t")).code == "bad_request"

@@ -11,7 +11,7 @@ Promises:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
@@ -197,6 +197,14 @@ class HandingPort:
             return []
         with self._registry.lock:
             return [part for span in progress.owed(first_seq, last_seq) for part in progress.attempts.split(*span)]
+
+    def unconfirmed(self, place: Place, ranges: Iterable[Span]) -> int:
+        """How many events of these ranges are owed."""
+        progress = self._progress(place)
+        if progress is None:
+            return 0
+        with self._registry.lock:
+            return sum([last - first + 1 for span in ranges for first, last in progress.owed(*span)])
 
     def handed(self, place: Place, first_seq: int, last_seq: int) -> list[Span]:
         """The parts of a range that were handed out before and are still owed."""
