@@ -78,6 +78,8 @@ def test_killed_consumers_get_everything_in_order_and_nothing_confirmed_again(tm
             feeder.feed(chance.randrange(1, 12))
             place = chance.randrange(len(living))
             victim = living[place]
+            if place == 0 and chance.random() < 0.5:  # a machine that has much to do gives it nothing in its moment
+                assert victim.until(1)
             victim.until(len(victim.lines) + chance.randrange(8), chance.random() * MOMENT_S)
             victim.kill()
             living[place] = start(*SUBSCRIPTIONS[place])

@@ -248,8 +248,8 @@ class Watch:
 
     def peaks(self, what: Callable[[Look], int]) -> tuple[int, int]:
         """The most of the first two thirds, and of the last."""
-        border = 2 * len(self.looks) // 3
-        return max(map(what, self.looks[:border])), max(map(what, self.looks[border:]))
+        border = max(1, 2 * len(self.looks) // 3)
+        return max(map(what, self.looks[:border])), max(map(what, self.looks[border:] or self.looks))
 
     def emptied(self) -> int:
         """What the files of events take when all are confirmed and retention had the time for them."""
