@@ -118,7 +118,7 @@ def test_column_the_client_no_longer_fills_fits_the_channel_it_filled_before() -
 def test_data_frame_is_deferred_and_closed_by_an_empty_message() -> None:
     for case in ("frame i64", "frame cat"):
         rows, end = read_case(case)
-        assert (rows.deferred, end) == (True, qwp.QwpMessage((), deferred=False))
+        assert (rows.deferred, end) == (True, qwp.QwpMessage((), tables=0, deferred=False))
 
 
 def test_message_of_the_real_client_is_written_the_same() -> None:

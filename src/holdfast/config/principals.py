@@ -41,8 +41,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+/-]{0,127}", re.ASCII)
 
 
 def is_principal_name(text: str) -> bool:
-    """Whether a token or a user may have this name."""
-    return _NAME.fullmatch(text) is not None
+    """Whether a token, a user or a certificate may have this name."""
+    return _NAME.fullmatch(text) is not None and text != ANONYMOUS
 
 
 class FromEnvironment(str):
@@ -153,7 +153,8 @@ def read_users(raw: object) -> tuple[User, ...]:
 def _read_user(name: object, raw: object) -> User:
     place = f"auth.users.{name if isinstance(name, str) else show(name)}"
     if not isinstance(name, str) or not is_principal_name(name):
-        reason = "a user's name has letters, digits and . _ @ + / -, the first one a letter or digit, at most 128"
+        reason = "a user's name has letters, digits and . _ @ + / -, the first one a letter or digit, at most 128; "
+        reason += f"{ANONYMOUS!r} is everyone where nothing asks for a credential"
         raise InvalidConfig(key=place, reason=reason)
     ways = "password_hash, password: ${NAME} or password_file"
     if not isinstance(raw, Mapping) or len(raw) != 1:

@@ -7,6 +7,7 @@ answer is the first receipt with `duplicate=True`, and nothing is stored. Values
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -14,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 import pyarrow as pa
 
-from holdfast.model.positions import CommittedId, Fsn, Seq
+from holdfast.model.positions import FSN_MAX, CommittedId, Fsn, Seq
 
 
 class SlotFrame(msgspec.Struct, frozen=True, gc=False):
@@ -26,7 +27,7 @@ class SlotFrame(msgspec.Struct, frozen=True, gc=False):
     def __post_init__(self) -> None:
         if len(self.slot_id) != 16:
             raise ValueError(f"slot_id has {len(self.slot_id)} bytes, expected 16")
-        if not 0 <= self.fsn < 2**63:
+        if not 0 <= self.fsn <= FSN_MAX:
             raise ValueError(f"fsn {self.fsn} is out of range 0..2^63-1")
 
 
@@ -50,6 +51,8 @@ class EventIds:
     column: str
 
 
+MakeGuid: TypeAlias = Callable[[bytes], Guid]
+"""From an id that a client made to the GUID that the store knows it by."""
 Identity: TypeAlias = SlotFrame | Guid | EventIds | None
 
 

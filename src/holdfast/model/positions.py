@@ -16,6 +16,9 @@ CommittedId = NewType("CommittedId", int)
 Fsn = NewType("Fsn", int)
 """A producer's frame number in its slot."""
 
+FSN_MAX = 2**63 - 1
+"""The last one there is."""
+
 SegmentSeq = NewType("SegmentSeq", int)
 """Store-wide number of a segment."""
 

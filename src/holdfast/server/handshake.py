@@ -26,13 +26,13 @@ from starlette.datastructures import Headers
 
 from holdfast.config.values import whole_number
 from holdfast.errors import AccessRefused, QuotaReached, RetryLater, Unauthenticated
+from holdfast.model.positions import FSN_MAX
 from holdfast.wire.ingest import SlotOrigin
 
 WEBSOCKET_VERSION = "13"
 KEY_BYTES = 16
 SLOT_ID_HEADER = "X-Holdfast-Slot-Id"
 FIRST_FSN_HEADER = "X-Holdfast-First-Fsn"
-FSN_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ def slot_origin(headers: Mapping[str, str]) -> SlotOrigin | Refusal | None:
         slot_id = bytes.fromhex(slot.replace("-", ""))
     except ValueError:
         slot_id = b""
-    if len(slot_id) != 16:
-        return Refusal(HTTPStatus.BAD_REQUEST, f"{SLOT_ID_HEADER} must be a UUID")
+    if len(slot_id) != 16 or not any(slot_id):
+        return Refusal(HTTPStatus.BAD_REQUEST, f"{SLOT_ID_HEADER} must be a UUID, and not all zeros")
     first_fsn = whole_number(first, most=FSN_MAX)
     if first_fsn is None:
         return Refusal(HTTPStatus.BAD_REQUEST, f"{FIRST_FSN_HEADER} must be a number from 0 to 2^63-1")

@@ -554,7 +554,7 @@ def ingest_route(desk: IngestDesk) -> Route:
         durable_ack = desk.state.durable_acks and wants_durable_ack(upgrade.headers)
 
         def handler(connection: Connection) -> IngestHandler:
-            reader = FrameReader(limits, origin=origin)
+            reader = FrameReader(limits, origin=origin, guid=upgrade.principal.guid)
             return IngestHandler(desk, connection, reader=reader, durable_ack=durable_ack)
 
         headers = accept_headers(

@@ -36,8 +36,8 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import Category, WireError
-from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, PlainFrame, SlotFrame
-from holdfast.model.positions import Fsn
+from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, MakeGuid, PlainFrame, SlotFrame
+from holdfast.model.positions import FSN_MAX, Fsn
 from holdfast.wire import hfa, qwp, replies
 from holdfast.wire.limits import FrameLimits
 from holdfast.wire.plain import PlainReader
@@ -79,11 +79,12 @@ class SessionLimits:
 class FrameReader:
     """Decodes the messages of one connection, in order. One caller at a time, on any thread."""
 
-    def __init__(self, limits: SessionLimits, *, origin: SlotOrigin | None = None) -> None:
+    def __init__(self, limits: SessionLimits, *, origin: SlotOrigin | None = None, guid: MakeGuid = Guid) -> None:
         self._limits = limits
         self._origin = origin
+        self._guid = guid
         self._dictionary = qwp.SymbolDictionary()
-        self._plain = PlainReader(limits.frame)
+        self._plain = PlainReader(limits.frame, guid)
         self._group: list[Entry] = []
         self._group_messages = self._group_rows = self._group_bytes = 0
         self._next_fsn = origin.first_fsn if origin is not None else 0
@@ -134,12 +135,12 @@ class FrameReader:
         if found.slot_id is not None:
             identity = SlotFrame(found.slot_id, Fsn(found.fsn))
         elif found.guid is not None:
-            identity = Guid(found.guid)
+            identity = self._guid(found.guid)
         return Frame(found.entries, identity)
 
     def _read_columns(self, message: bytes, now_us: int) -> Frame | None:
         found = qwp.decode(message, self._dictionary, self._limits.frame, now_us=now_us)
-        if not found.entries and not self._has_data and not found.deferred:
+        if not found.tables and not self._has_data and not found.deferred:
             return None  # a catch-up message: it fills the dictionary of a new connection and is in no slot
         identity = self._count()
         entries = found.entries
@@ -156,6 +157,8 @@ class FrameReader:
         if self._origin is None:
             return None
         fsn, self._next_fsn = self._next_fsn, self._next_fsn + 1
+        if fsn > FSN_MAX:
+            raise _refusal("X-Holdfast-First-Fsn", "the frame would have a number above 2^63-1, the last there is")
         return SlotFrame(self._origin.slot_id, Fsn(fsn))
 
     def _defer(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:

@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.model.columns import has_dictionary
-from holdfast.model.frame import Guid, Identity, PlainFrame, SlotFrame
+from holdfast.model.frame import Guid, Identity, MakeGuid, PlainFrame, SlotFrame
 from holdfast.model.positions import Fsn
 from holdfast.wire import hfa
 from holdfast.wire.arrowstream import END_OF_STREAM, plain_rows
@@ -69,8 +69,9 @@ class _Layout(msgspec.Struct, frozen=True, gc=False):
 class PlainReader:
     """Of one connection."""
 
-    def __init__(self, limits: FrameLimits) -> None:
+    def __init__(self, limits: FrameLimits, guid: MakeGuid = Guid) -> None:
         self._rows_max = limits.rows
+        self._guid = guid
         self._shapes: dict[bytes, _Shape] = {}
         self._layouts: dict[int, _Layout] = {}
 
@@ -84,7 +85,7 @@ class PlainReader:
             or not message.endswith(END_OF_STREAM)
         ):
             return self._examine(message)
-        identity = _identity(like.flags, *_IDENTITY.unpack_from(message, _IDENTITY_AT))
+        identity = _identity(self._guid, like.flags, *_IDENTITY.unpack_from(message, _IDENTITY_AT))
         if identity is _UNKNOWN:
             return None
         shape = like.shape
@@ -104,7 +105,7 @@ class PlainReader:
             or not message.endswith(END_OF_STREAM)
         ):
             return None
-        identity = _identity(flags, raw_id, fsn)
+        identity = _identity(self._guid, flags, raw_id, fsn)
         try:
             rows = plain_rows(message, shape.batch, size - len(END_OF_STREAM))
         except (struct.error, IndexError):
@@ -138,11 +139,11 @@ _UNKNOWN = Guid(_NO_ID)
 """Stands for an identity that is none."""
 
 
-def _identity(flags: int, raw_id: bytes, fsn: int) -> Identity:
+def _identity(guid: MakeGuid, flags: int, raw_id: bytes, fsn: int) -> Identity:
     if flags == hfa.FLAG_SLOT:
         return SlotFrame(raw_id, Fsn(fsn)) if raw_id != _NO_ID and fsn < _NO_FSN else _UNKNOWN
     if fsn or (flags == 0) != (raw_id == _NO_ID):
         return _UNKNOWN
     if flags == 0:
         return None
-    return Guid(raw_id) if flags == hfa.FLAG_GUID else _UNKNOWN
+    return guid(raw_id) if flags == hfa.FLAG_GUID else _UNKNOWN

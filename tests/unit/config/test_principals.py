@@ -46,8 +46,10 @@ def test_narrower_patterns_come_later() -> None:
     assert [item.principal.text for item in found] == ["*", "a*", "app-*", "app-1"]
 
 
-@pytest.mark.parametrize(("name", "good"), [("app-1", True), ("a@b.example", True), ("-a", False), ("a b", False)])
-def test_names_of_principals_are_plain(name: str, good: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "good"), [("app-1", True), ("a@b.example", True), ("-a", False), ("a b", False), ("anonymous", False)]
+)
+def test_names_of_principals_are_plain_and_not_that_of_everyone(name: str, good: bool) -> None:
     assert is_principal_name(name) is good
 
 

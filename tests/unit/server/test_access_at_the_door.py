@@ -11,7 +11,7 @@ from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import Category
 from holdfast.server.access.tokens import TokenFile
 from tests.conformance.certificates import OPENSSL, Certificates, make_certificates, make_client_certificate
-from tests.unit.server.harness import RawClient, RunningServer, arrow_frame, open_client
+from tests.unit.server.harness import SLOT, RawClient, RunningServer, arrow_frame, open_client
 
 UUID = "01020304-0506-0708-090a-0b0c0d0e0f10"
 
@@ -64,6 +64,17 @@ def test_slot_of_one_principal_is_closed_to_others(tmp_path: Path) -> None:
             client.send(arrow_frame(2, fsn=0))
             assert client.refusal().category is Category.SECURITY_ERROR
         assert running.rows("trades") == [1]
+
+
+@pytest.mark.guarantee("G12")
+def test_message_id_of_one_principal_hides_no_message_of_another(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as running:
+        for n, name in enumerate(("owner", "other")):
+            with let_in(running, token(running, name)) as client:
+                for wire_seq in range(2):
+                    client.send(arrow_frame(n, guid=SLOT))
+                    client.acknowledged(wire_seq)
+        assert running.rows("trades") == [0, 1]
 
 
 def test_principal_with_too_many_connections_is_told_when_to_come_back(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_durable_ack_is_promised_and_sent_with_an_object_store(running: RunningS
         ({"Sec_WebSocket_Key": None}, 400, "Sec-WebSocket-Key"),
         ({"X_Holdfast_Slot_Id": UUID}, 400, "X-Holdfast-First-Fsn"),
         ({"X_Holdfast_Slot_Id": "x", "X_Holdfast_First_Fsn": "1"}, 400, "UUID"),
+        ({"X_Holdfast_Slot_Id": "0" * 32, "X_Holdfast_First_Fsn": "1"}, 400, "zeros"),
         ({"X_Holdfast_Slot_Id": UUID, "X_Holdfast_First_Fsn": "-1"}, 400, "2^63"),
         ({"X_Holdfast_Slot_Id": UUID, "X_Holdfast_First_Fsn": "9" * 25}, 400, "2^63"),
     ],

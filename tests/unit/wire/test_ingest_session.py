@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import Category, WireError
 from holdfast.model.frame import Durability, Entry, FrameReceipt, Guid, Receipt, SlotFrame
-from holdfast.model.positions import CommittedId, Fsn, Seq
+from holdfast.model.positions import FSN_MAX, CommittedId, Fsn, Seq
 from holdfast.wire import hfa, qwp, replies
 from holdfast.wire.ingest import Answers, FrameReader, SessionLimits, SlotOrigin, Ticket, joined
 from holdfast.wire.limits import FrameLimits
@@ -83,6 +83,32 @@ def test_catch_up_messages_before_the_first_data_are_not_counted() -> None:
     frame = session.read(columns(5), now_us=0)
     assert frame is not None
     assert frame.identity == SlotFrame(SLOT, Fsn(40))
+
+
+def test_tables_without_rows_are_data_that_counts() -> None:
+    session = reader(SlotOrigin(SLOT, 5))
+    assert session.read(qwp.encode([Entry("trades", batch())], None), now_us=0) is None
+    frames = [session.read(columns(n), now_us=0) for n in (6, 7)]
+    assert [frame and frame.identity for frame in frames] == [SlotFrame(SLOT, Fsn(6)), SlotFrame(SLOT, Fsn(7))]
+
+
+def test_a_frame_behind_the_last_number_there_is_is_refused() -> None:
+    session = reader(SlotOrigin(SLOT, FSN_MAX))
+    last = session.read(columns(1), now_us=0)
+    assert last is not None
+    assert last.identity == SlotFrame(SLOT, Fsn(FSN_MAX))
+    with pytest.raises(WireError, match="above 2\\^63-1") as caught:
+        session.read(columns(2), now_us=0)
+    assert caught.value.category is Category.PARSE_ERROR
+
+
+def test_guids_are_told_apart_by_who_sends_them() -> None:
+    session = FrameReader(LIMITS, guid=lambda value: Guid(value[::-1]))
+    first = session.read(arrow(1, guid=SLOT), now_us=0)
+    plain = session.read_plain(arrow(2, guid=SLOT))
+    assert first is not None
+    assert plain is not None
+    assert first.identity == plain.identity == Guid(SLOT[::-1])
 
 
 def test_empty_message_after_data_counts_as_a_frame() -> None:

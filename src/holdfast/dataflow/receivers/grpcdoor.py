@@ -83,11 +83,11 @@ def otlp_services(intake: Intake, guard: Guard) -> Services:
 def _export(signal: Signal, intake: Intake, guard: Guard) -> Callable[[bytes, Any], Awaitable[bytes]]:
     async def export(request: bytes, context: Any) -> bytes:
         metadata = dict(context.invocation_metadata() or ())
-        refused = await guard(metadata, signal)
-        if refused is not None:
-            return await refuse(context, refused)
+        judged = await guard(metadata, signal)
+        if isinstance(judged, Answer):
+            return await refuse(context, judged)
         key = str(metadata.get(KEY_METADATA, ""))
-        answer = await intake.submit(signal, request, protocol=PROTOCOL, key=key)
+        answer = await intake.submit(signal, request, protocol=PROTOCOL, key=key, guid=judged)
         return success(signal, answer) if answer.refusal is None else await refuse(context, answer)
 
     return export

@@ -85,9 +85,9 @@ class HttpDoor:
         return export
 
     async def _answer(self, signal: Signal, request: Request, kind: str) -> Answer:
-        refused = await self._guard(request.headers, signal)
-        if refused is not None:
-            return refused
+        judged = await self._guard(request.headers, signal)
+        if isinstance(judged, Answer):
+            return judged
         body = await self._body(request)
         if isinstance(body, Answer):
             return body
@@ -97,6 +97,7 @@ class HttpDoor:
             protocol=_PROTOCOLS[kind],
             encoding=request.headers.get("content-encoding", "").strip().lower(),
             key=request.headers.get(KEY_HEADER, ""),
+            guid=judged,
         )
 
     async def _body(self, request: Request) -> bytes | Answer:

@@ -32,7 +32,7 @@ from holdfast.dataflow.receivers.inflating import inflate
 from holdfast.dataflow.receivers.settings import ReceiverSettings
 from holdfast.dataflow.sinks import Sink, joined
 from holdfast.errors import BadRequest, Closed, LimitReached, RetryLater, StoreFailed, WireError
-from holdfast.model.frame import Guid
+from holdfast.model.frame import Guid, MakeGuid
 from holdfast.telemetry import event
 from holdfast.wire.otlp.answers import Answer, Refusal
 from holdfast.wire.otlp.check import NO_IDS, check
@@ -72,6 +72,7 @@ class Submission(msgspec.Struct, gc=False):
     protocol: str
     encoding: str
     key: str
+    guid: MakeGuid
     answer: asyncio.Future[Answer]
     opened: Callable[[], Opened] | None = None
     """What makes rows of a body that is no OTLP request."""
@@ -121,9 +122,16 @@ class Intake:
     # -- on the loop ------------------------------------------------------------------------------------------------
 
     def submit(
-        self, signal: Signal, body: bytes, *, protocol: str, encoding: str = "", key: str = ""
+        self,
+        signal: Signal,
+        body: bytes,
+        *,
+        protocol: str,
+        encoding: str = "",
+        key: str = "",
+        guid: MakeGuid = Guid,
     ) -> asyncio.Future[Answer]:
-        """Hand a request over; the answer comes when it is decided."""
+        """Hand a request over; the answer comes when it is decided. `guid` tells keys of several callers apart."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         objection = self._objection(body, key)
         if objection is not None:
@@ -132,7 +140,7 @@ class Intake:
             return future
         self._waiting += 1
         self._waiting_bytes += len(body)
-        self._queue.put(Submission(signal, body, protocol, encoding, key, future))
+        self._queue.put(Submission(signal, body, protocol, encoding, key, guid, future))
         return future
 
     def submit_batch(
@@ -142,7 +150,7 @@ class Intake:
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting += 1
         self._waiting_bytes += len(body)
-        self._queue.put(Submission(signal, body, protocol, "", key, future, opened))
+        self._queue.put(Submission(signal, body, protocol, "", key, Guid, future, opened))
         return future
 
     async def room(self) -> None:
@@ -286,13 +294,13 @@ class Intake:
 
     def _hand_over(self, items: list[_Ready], signal: Signal, rows: pa.RecordBatch) -> list[Future[bool]]:
         submissions = [item.submission for item in items]
-        key = submissions[0].key
+        first = submissions[0]
         channel = self._channels[signal]
 
         def send() -> Future[bool]:
             return joined(
                 [
-                    self._sink.accept(channel, part, _identity(signal, key, number) if key else None)
+                    self._sink.accept(channel, part, _identity(first, number) if first.key else None)
                     for number, part in enumerate(_parts(rows, self._sink.rows_bytes_max))
                 ]
             )
@@ -364,8 +372,9 @@ def _as_requests(submission: Submission, rows: pa.RecordBatch) -> pa.RecordBatch
     return raw_rows(signal, [RawRequest(encode(signal, part), submission.protocol, part.num_rows) for part in parts])
 
 
-def _identity(signal: Signal, key: str, number: int) -> Guid:
-    return Guid(blake2b(f"{signal.value}/{number}/{key}".encode(), digest_size=16).digest())
+def _identity(submission: Submission, number: int) -> Guid:
+    text = f"{submission.signal.value}/{number}/{submission.key}"
+    return submission.guid(blake2b(text.encode(), digest_size=16).digest())
 
 
 def _parts(rows: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:

@@ -69,7 +69,8 @@ class OtapStreams:
 
     def _serve(self, signal: Signal) -> Callable[[Any, Any], Awaitable[None]]:
         async def serve(_requests: Any, context: Any) -> None:
-            answer = await self._guard(dict(context.invocation_metadata() or ()), signal) or self._objection()
+            judged = await self._guard(dict(context.invocation_metadata() or ()), signal)
+            answer = judged if isinstance(judged, Answer) else self._objection()
             if answer is None:
                 stream = _Stream(signal, context, self._intake, self._limits)
                 self._open.add(stream)

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b, sha256
 from typing import Literal, Protocol
 
 from holdfast.clock import Clock
 from holdfast.config.passwords import PasswordHash
-from holdfast.config.principals import ANONYMOUS, AccessRule, PrincipalLimits
+from holdfast.config.principals import AccessRule, PrincipalLimits
 from holdfast.errors import Forbidden, LimitReached, QuotaReached
+from holdfast.model.frame import Guid
+from holdfast.model.names import check_channel_name
 from holdfast.server.access.audit import AuditLog
 from holdfast.server.access.bucket import Bucket
 from holdfast.server.access.rules import Limits, is_allowed, limits_of
@@ -100,7 +103,7 @@ class Account:
 class Principal:
     """One authenticated connection or request. Used by one thread at a time."""
 
-    __slots__ = ("_account", "_admitted", "_channels", "_desk", "_peer", "_slots", "credential", "revoked")
+    __slots__ = ("_account", "_admitted", "_channels", "_desk", "_peer", "_scope", "_slots", "credential", "revoked")
 
     def __init__(self, desk: Desk, account: Account, credential: Credential) -> None:
         self._desk = desk
@@ -109,6 +112,7 @@ class Principal:
         self._peer = ""
         self._slots: set[bytes] = set()
         self._channels: set[str] = set()
+        self._scope = b"" if credential.kind == "none" else sha256(account.name.encode()).digest()
         self.credential = credential
         self.revoked = False
 
@@ -141,11 +145,11 @@ class Principal:
         """Whether `require` of publishing there, or `bind_slot`, would look something up or note it on disk."""
         if self._account.limits.channels and not self._channels.issuperset(channels):
             return True
-        return self.name != ANONYMOUS and not self._slots.issuperset(slot_ids)
+        return self.credential.kind != "none" and not self._slots.issuperset(slot_ids)
 
     def require(self, verb: str, channel: str = "") -> None:
         """Raise `Forbidden`, and say so in the audit log, unless it may. Publishing counts the channel
-        (`LimitReached`)."""
+        (`LimitReached`); one that cannot be is `InvalidName`, and counts nothing."""
         if not self.may(verb, channel):
             where = f"channel {channel!r}" if channel else "the server"
             self._desk.audit.write("access.refused", principal=self.name, verb=verb, channel=channel, peer=self._peer)
@@ -156,6 +160,7 @@ class Principal:
     def _count_channel(self, channel: str) -> None:
         if channel in self._channels:
             return
+        check_channel_name(channel)
         known, allowed = self._desk.channels_of(self.name), self._account.limits.channels
         if channel in known:
             self._channels.add(channel)
@@ -171,13 +176,17 @@ class Principal:
     def bind_slot(self, slot_id: bytes) -> None:
         """Make the slot this principal's for ever, or raise `Forbidden` if it is another's. Where nobody is
         authenticated, slots belong to nobody."""
-        if self.name == ANONYMOUS or slot_id in self._slots:
+        if self.credential.kind == "none" or slot_id in self._slots:
             return
         owner = self._desk.bind(slot_id, self.name)
         if owner != self.name:
             self._desk.audit.write("slot.refused", principal=self.name, slot=slot_id.hex(), owner=owner)
             raise Forbidden(principal=self.name, action=f"use slot {slot_id.hex()}: it belongs to another principal")
         self._slots.add(slot_id)
+
+    def guid(self, value: bytes) -> Guid:
+        """What the store knows a message id of this caller by: the same id of another principal is another one."""
+        return Guid(blake2b(value, digest_size=16, key=self._scope).digest() if self._scope else value)
 
     def admit_connection(self, peer: str = "") -> None:
         """Count a connection and watch its credential, or raise `QuotaReached`."""

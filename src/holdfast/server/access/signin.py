@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.config.passwords import PasswordHash, hash_password
-from holdfast.config.principals import PRINCIPAL_CHARS_MAX, SECRET_CHARS_MAX, User
+from holdfast.config.principals import ANONYMOUS, PRINCIPAL_CHARS_MAX, SECRET_CHARS_MAX, User
 from holdfast.errors import QuotaReached, Unauthenticated
 from holdfast.server.access.bucket import Bucket
 
@@ -59,7 +59,7 @@ def certificate_name(certificate: Mapping[str, Any]) -> str:
     others: Sequence[tuple[str, str]] = certificate.get("subjectAltName", ())
     names += [value for kind in _ALTERNATIVES for key, value in others if key == kind]
     name = names[0] if names else ""
-    if not 0 < len(name) <= PRINCIPAL_CHARS_MAX or not name.isprintable():
+    if not 0 < len(name) <= PRINCIPAL_CHARS_MAX or not name.isprintable() or name == ANONYMOUS:
         raise Unauthenticated(reason="the client certificate names nobody: it has no usable common or alternative name")
     return name
 

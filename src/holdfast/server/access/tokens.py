@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.config.principals import PRINCIPAL_CHARS_MAX, is_principal_name
+from holdfast.config.principals import ANONYMOUS, PRINCIPAL_CHARS_MAX, is_principal_name
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Filesystem, Mode
 from holdfast.disk.smallfiles import replace_whole
@@ -108,6 +108,7 @@ class TokenFile:
         """Add a token for a principal; returns it with the secret, which is nowhere else."""
         if not is_principal_name(name):
             reason = f"letters, digits and . _ @ + / -, the first a letter or digit, at most {PRINCIPAL_CHARS_MAX}"
+            reason += f"; not {ANONYMOUS!r}"
             raise InvalidName(what="token", name=name, reason=reason)
         secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         token = Token(

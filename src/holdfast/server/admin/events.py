@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from holdfast.errors import Backpressure, QuotaReached, SchemaMismatch, UnknownChannel
-from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, SlotFrame
+from holdfast.model.frame import Entry, FrameReceipt, Identity, SlotFrame
 from holdfast.model.positions import Fsn
 from holdfast.server.access import Principal
 from holdfast.server.admin.caller import caller_of, on_thread, server_of
@@ -94,8 +94,8 @@ def _identity_of(request: Request, caller: Principal, channel: str) -> Identity:
         return None
     if not 0 < len(key) <= KEY_CHARS_MAX:
         raise Refused(400, "bad_parameter", f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
-    text = "\0".join(("holdfast idempotency", caller.name, channel, key))
-    return Guid(hashlib.sha256(text.encode()).digest()[:16])
+    text = "\0".join(("holdfast idempotency", channel, key))
+    return caller.guid(hashlib.sha256(text.encode()).digest()[:16])
 
 
 def check_open(state: ServerState) -> None:

@@ -40,9 +40,11 @@ _TYPES = {column_type.value: column_type for column_type in ColumnType}
 
 
 class QwpMessage(msgspec.Struct, frozen=True, gc=False):
-    """What one message says. `deferred`: its rows wait for the first later message that is not."""
+    """What one message says. `tables` counts those without rows too; `deferred`: its rows wait for the first later
+    message that is not."""
 
     entries: tuple[Entry, ...]
+    tables: int
     deferred: bool
 
 
@@ -66,7 +68,8 @@ def decode(
         if undo is not None:
             dictionary.revert(undo)
         raise
-    return QwpMessage(tuple([entry for entry in entries if entry is not None]), bool(flags & FLAG_DEFER))
+    kept = tuple([entry for entry in entries if entry is not None])
+    return QwpMessage(kept, tables, bool(flags & FLAG_DEFER))
 
 
 def _read_header(buffer: pa.Buffer, limits: FrameLimits) -> tuple[int, int]:

@@ -11,7 +11,15 @@ from holdfast.clock import SystemClock
 from holdfast.config.passwords import hash_password
 from holdfast.config.server import ServerConfig
 from holdfast.disk.local import LocalFilesystem
-from holdfast.errors import CorruptData, Forbidden, HoldfastError, LimitReached, QuotaReached, Unauthenticated
+from holdfast.errors import (
+    CorruptData,
+    Forbidden,
+    HoldfastError,
+    InvalidName,
+    LimitReached,
+    QuotaReached,
+    Unauthenticated,
+)
 from holdfast.server.access import Gatekeeper, Principal
 from holdfast.server.access import gatekeeper as module
 from holdfast.server.access.signin import TRIES_AT_ONCE
@@ -391,6 +399,16 @@ def test_channels_a_principal_may_write_to_are_counted_for_ever() -> None:
             principal.require("publish", "z")
         principal.require("consume", "z")
         gatekeeper.close()
+
+
+def test_what_cannot_be_a_channel_is_refused_and_not_counted() -> None:
+    gate = Gate({"limits": {"*": {"channels": 1}}})
+    secret = gate.token("a")
+    principal = gate.open().authenticate(bearer(secret))
+    for name in ("two words", "..bad"):
+        with pytest.raises(InvalidName):
+            principal.require("publish", name)
+    principal.require("publish", "good")
 
 
 def test_accounts_without_connections_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,9 +84,9 @@ def test_table_without_rows_is_no_entry() -> None:
 
 
 def test_message_without_tables_says_only_whether_it_defers() -> None:
-    assert decode(message(flags=0x09)) == qwp.QwpMessage((), deferred=True)
-    assert decode(message(flags=0x08)) == qwp.QwpMessage((), deferred=False)
-    assert decode(message(flags=0x00)) == qwp.QwpMessage((), deferred=False)
+    assert decode(message(flags=0x09)) == qwp.QwpMessage((), tables=0, deferred=True)
+    assert decode(message(flags=0x08)) == qwp.QwpMessage((), tables=0, deferred=False)
+    assert decode(message(flags=0x00)) == qwp.QwpMessage((), tables=0, deferred=False)
 
 
 def test_gorilla_flag_changes_nothing_where_there_is_no_timestamp() -> None:

@@ -129,7 +129,7 @@ def test_catch_up_teaches_a_new_connection_everything(limit_bytes: int) -> None:
     fresh = qwp.SymbolDictionary()
     for raw in messages:
         assert len(raw) <= limit_bytes
-        assert decode(raw, fresh) == qwp.QwpMessage((), deferred=False)
+        assert decode(raw, fresh) == qwp.QwpMessage((), tables=0, deferred=False)
     assert symbols_of(fresh) == symbols_of(dictionary)
     assert (len(messages) > 1) == (limit_bytes < 1 << 20)
 
