@@ -119,7 +119,8 @@ class Kubelet:
                 process.wait()
             self._api.call("DELETE", path, {"gracePeriodSeconds": 0})
         elif process is None:
-            self._api.call("POST", f"{path}/binding", {"target": {"kind": "Node", "name": "node"}})
+            target = {"kind": "Node", "name": "node"}
+            self._api.call("POST", f"{path}/binding", {"metadata": {"name": name}, "target": target})
             self._processes[name] = self._started(pod)
             self._tell(path, pod, "Running", {"running": {}})
         elif process.poll() is not None and pod["status"]["phase"] == "Running":
