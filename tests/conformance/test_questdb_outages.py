@@ -6,11 +6,13 @@ hold is that every row is there, and that rows first come in the order they were
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -95,6 +97,32 @@ def test_killed_client_goes_on_from_its_slot(tmp_path: Path) -> None:
         assert served.terminate() == 0
         assert firsts(served.rows("trades", "n")) == list(range(400))
         assert set(served.rows("trades", "pair")) == {f"pair-{n}" for n in range(5)}
+
+
+def test_client_killed_while_it_sends_leaves_no_gap_and_goes_on_from_its_slot(tmp_path: Path) -> None:
+    slots, more = tmp_path / "slots", range(10_000_000, 10_000_010)
+    with ServedProcess(tmp_path / "data", port=free_port()) as served:
+        address = f"127.0.0.1:{served.port}"
+        with Writer(address, slots, "w1", range(20_000)) as writer:
+            wait_for_rows(served.admin)
+            writer.kill()
+        with Writer(address, slots, "w1", more) as writer:
+            writer.published()
+            writer.drain()
+        assert served.terminate() == 0
+        rows = firsts(served.rows("trades", "n"))
+    assert rows == [*range(len(rows) - len(more)), *more]
+
+
+def wait_for_rows(admin: str) -> None:
+    """Until the server has taken the first."""
+    waiting = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.01)):
+        with urlopen(f"{admin}/api/v1/channels") as answer:
+            if json.load(answer)["data"]:
+                return
+        waiting.wait(0.01)
+    raise AssertionError("nothing came")
 
 
 def test_orphaned_slot_is_drained_by_another_sender(tmp_path: Path) -> None:
