@@ -56,7 +56,11 @@ install_uv() {
     say "installing uv $UV_VERSION"
     "$VENV_PYTHON" -m pip --version >/dev/null 2>&1 || "$VENV_PYTHON" -m ensurepip >/dev/null 2>&1 ||
         stop ".venv has no pip and cannot get one." "Remove it with  make clean  and run the same command again."
-    "$VENV_PYTHON" -m pip install --quiet "uv==$UV_VERSION" || no_download "uv"
+    {
+        printf 'uv==%s' "$UV_VERSION"
+        sed -n '/^name = "uv"$/,/^\[\[package\]\]$/s/.*hash = "\(sha256:[0-9a-f]*\)".*/ --hash=\1/p' uv.lock | tr -d '\n'
+    } >.venv/uv.txt
+    "$VENV_PYTHON" -m pip install --quiet --require-hashes -r .venv/uv.txt || no_download "uv"
 }
 
 # uv takes files from where uv.lock says. Where only a mirror is reachable, pip installs the same files from there, checked

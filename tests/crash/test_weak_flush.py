@@ -207,3 +207,20 @@ def test_skipped_numbers_are_reported_and_reading_passes_over_them(settings: Map
     for _ in range(2):
         assert [(item.seq, item.number) for item in read_channel(store, "alpha")] == [(1, 1), (2, 2), (3 + SKIPPED, 3)]
         store.flush()
+
+
+@pytest.mark.guarantee("G4")
+def test_numbers_that_were_skipped_are_told_apart_from_lost_ones() -> None:
+    disk, clock = CrashFilesystem(), ManualClock()
+    store = open_store(disk, clock, INTERVAL)
+    send(store, slot_frame("a", 1, alpha=(1,)), lambda *_: None)
+    for fsn in (2, 3):  # twice in a row, the second time with nothing new in the channel
+        disk = disk.after_kill()
+        store = open_store(disk, clock, INTERVAL)
+        send(store, slot_frame("b", fsn, beta=(fsn,)), lambda *_: None)
+    receipt = send(store, slot_frame("a", 4, alpha=(4,)), lambda *_: None)
+    first = receipt.entries[0].first_seq
+    assert first > 2 * SKIPPED
+    store.flush()
+    assert store.listing.skipped("alpha") == [(2, first - 1)]
+    assert store.listing.skipped("beta") == [(2, SKIPPED + 1)]

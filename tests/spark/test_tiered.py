@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from holdfast.disk.local import LocalFilesystem
-from holdfast.errors import BadRequest, CorruptData, InvalidConfig
+from holdfast.errors import BadRequest, CorruptData, EventsGone, InvalidConfig
 from holdfast.spark.options import read_options
 from holdfast.spark.planning import Task
 from holdfast.tier.folder import FolderObjects
-from tests.spark.stores import batch_of, between, fill, rows_of, stream_of
+from tests.spark.stores import batch_of, between, fill, numbers, rows_of, stream_of
 from tests.unit.server.admin.running import Running
 from tests.unit.tier.rig import Rig
 
@@ -104,3 +105,41 @@ def test_a_bucket_without_a_manifest_is_named(tmp_path: Path) -> None:
 def test_a_subscriber_needs_the_server_not_its_objects(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="subscriber"):
         read_options(options(tmp_path, subscriber="s"))
+
+
+@pytest.mark.guarantee("G8")
+def test_events_that_were_evicted_before_they_were_uploaded_are_lost_not_skipped(tmp_path: Path) -> None:
+    """What was uploaded stays in the object store; what came while it was away went over the size cap."""
+    cap = {"local": "5KiB", "size_cap": "2MiB", "size_cap_policy": "drop_oldest"}
+    log = {"max_size": "1MiB", "rotation_size": "256KiB"}
+    small = {"frame.max_size": "64KiB", "segment.target_size": "64KiB", "wal": log, "retention": cap}
+    objects = FolderObjects(LocalFilesystem(), tmp_path / "bucket")
+    life = Rig(tmp_path / "d", objects, store=small)
+    uploaded(life, segments=1)
+    for _ in range(50):
+        fill(life.store, "t", segments=1, events=7000)
+        life.tick()
+    life.upload()
+    ((gone, *_),) = ([loss for loss in life.store.losses() if loss.events],)
+    end = {"t": life.store.listing.channel("t").next_seq}
+    with pytest.raises(EventsGone, match=rf"events 11\.\.{10 + gone.events} "):
+        stream_of(options(tmp_path)).partitions({"t": 1}, end)
+    calm = stream_of(options(tmp_path, failOnDataLoss="false"))
+    assert between(calm, {"t": 1}, end) == [*range(1, 11), *range(11 + gone.events, end["t"])]
+    life.close()
+
+
+def test_numbers_that_a_restore_skipped_are_no_loss(tmp_path: Path) -> None:
+    objects = FolderObjects(LocalFilesystem(), tmp_path / "bucket")
+    life = Rig(tmp_path / "d", objects)
+    uploaded(life, segments=1)
+    for _ in range(2):  # the second restore knows of the numbers that the first one skipped
+        life.close()
+        shutil.rmtree(tmp_path / "d")
+        life = Rig(tmp_path / "d", objects)
+        life.store.commit("t", numbers(0, 1))
+        life.upload()
+    (facts,) = (life.store.listing.channel("t"),)
+    for source in (options(tmp_path), {"path": str(tmp_path / "d"), "channel": "t"}):
+        assert between(stream_of(source), {"t": 1}, {"t": facts.next_seq}) == [*range(1, 11), 0, 0]
+    life.close()

@@ -288,6 +288,7 @@ class IngestHandler:
         frame = waiting.frame
         if self._answers.refused:  # one before it, while this one was on a thread
             self._release(waiting.size_bytes)
+            self._desk.soon(self)  # what waited until no thread is busy
             return
         try:
             self._keep()

@@ -77,6 +77,7 @@ class Server:
         self._empty = asyncio.Event()
         self.door.on_close = self._closed
         parts.gatekeeper.on_revoked = self._revoked
+        parts.gatekeeper.check_channel = parts.store.listing.check_channel
         for path in PATHS:
             self.door.routes[path] = ingest_route(self.desk)
 

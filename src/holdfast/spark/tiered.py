@@ -16,7 +16,6 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -69,10 +68,9 @@ class TierAccess:
         return pa.ipc.read_schema(pa.py_buffer(schemas[-1]))
 
     def skipped(self, channel: str) -> list[tuple[int, int]]:
-        """Segments are listed in order, so a hole between two of them was never given to an event."""
-        segments = self._segments.get(channel, [])
-        ends = ((one.last_seq + 1, two.first_seq - 1) for one, two in pairwise(segments))
-        return [(first, last) for first, last in ends if first <= last]
+        """As the manifest says; any other hole between two segments was evicted before it could be uploaded."""
+        notes = self._known().channels.values()
+        return sorted(span for note in notes if note.name == channel for span in note.skipped)
 
     def segments(self, channel: str, *, from_seq: int) -> Iterator[SegmentRef]:
         """In order."""

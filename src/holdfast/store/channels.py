@@ -121,14 +121,27 @@ class ChannelTable:
         channel = self._by_name.get(name)
         if channel is not None:
             return channel
-        check_channel_name(name)
         with self._lock:
-            channel = self._by_name.get(name)
-            if channel is not None:
-                return channel
-            if self._channels_max and len(self._by_name) >= self._channels_max:
-                raise LimitReached(what=f"channel {name!r}", limit="max_channels", allowed=self._channels_max)
-            return self._insert(name, ChannelId(self.next_id))
+            self._check(name)
+            return self._by_name.get(name) or self._insert(name, ChannelId(self.next_id))
+
+    def check(self, name: str) -> None:
+        """Raise what `get_or_create` would; nothing is made."""
+        with self._lock:
+            self._check(name)
+
+    def _check(self, name: str) -> None:
+        if name in self._by_name:
+            return
+        check_channel_name(name)
+        self._check_case(name)
+        if self._channels_max and len(self._by_name) >= self._channels_max:
+            raise LimitReached(what=f"channel {name!r}", limit="max_channels", allowed=self._channels_max)
+
+    def _check_case(self, name: str) -> None:
+        twin = self._folded.get(name.lower(), name)
+        if twin != name:
+            raise InvalidName(what="channel", name=name, reason=f"it differs only by case from channel {twin!r}")
 
     def known(self) -> list[Channel]:
         """All channels, retired ones too."""
@@ -166,9 +179,7 @@ class ChannelTable:
         return channel
 
     def _insert(self, name: str, channel_id: ChannelId) -> Channel:
-        twin = self._folded.get(name.lower())
-        if twin is not None and twin != name:
-            raise InvalidName(what="channel", name=name, reason=f"it differs only by case from channel {twin!r}")
+        self._check_case(name)
         retired = self._retired.pop(name, None)
         if retired is not None:
             retired.retired = False

@@ -81,6 +81,10 @@ class Listing:
                 found.append(ChannelSummary(channel.name, channel.next_seq, events, size_bytes, channel.active_at_ns))
         return found
 
+    def check_channel(self, name: str) -> None:
+        """Raise why a channel of this name cannot be written to: its name, or `max_channels`."""
+        self._ground.channels.check(name)
+
     def partition_reader(self) -> PartitionReader:
         """For one who reads by partition again and again: it remembers what is in which segment."""
         return PartitionReader(self._ground, self._reader)

@@ -27,6 +27,7 @@ from holdfast.store.event_ids import digests_of, id_column_of
 from holdfast.store.lane import Lane
 from holdfast.store.wal.alike import join_alike
 from holdfast.store.wal.codec import END_OF_STREAM, FORM_MESSAGE, NO_OPTIONS, EntryOptions, Payload, encode_batch
+from holdfast.store.wal.log import SchemaVersion
 
 PARTITIONS_MAX = 64
 
@@ -84,20 +85,19 @@ class Preparer:
         All have the channel and the schema of the first.
         """
         channel = self._channels.get(frames[0].channel)
-        if channel is None or not self._runs_trains(channel, frames) or self._dedup.any_known(frames):
+        version = channel.version if channel is not None else None  # once: another thread may widen it meanwhile
+        if channel is None or version is None or not self._runs_trains(channel, version, frames):
             return None
-        version = channel.version
-        assert version is not None
-        if not _are_sound(frames):
+        if self._dedup.any_known(frames) or not _are_sound(frames):
             return None
         payloads = [Payload(pa.py_buffer(frame.message), FORM_MESSAGE, frame.rows) for frame in frames]
         crcs = [crc32c(frame.message) for frame in frames]
         return Train(channel, version, frames, payloads, crcs, sum([len(frame.message) for frame in frames]), lane)
 
-    def _runs_trains(self, channel: Channel, frames: Sequence[PlainFrame]) -> bool:
-        """Whether nothing has to be looked at but the values: the schema is the channel's, and no rule counts rows."""
-        checked, version, limits, schema = channel.checked, channel.version, channel.limits, frames[0].schema
-        if checked is None or version is None or version.has_dictionaries or checked.required or checked.hidden:
+    def _runs_trains(self, channel: Channel, version: SchemaVersion, frames: Sequence[PlainFrame]) -> bool:
+        """Whether nothing has to be looked at but the values: they have this schema, and no rule counts rows."""
+        checked, limits, schema = channel.checked, channel.limits, frames[0].schema
+        if checked is None or version.has_dictionaries or checked.required or checked.hidden:
             return False
         if limits.dedup_keys or limits.discard == "new":
             return False

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -220,9 +220,7 @@ class Sealer:
         publications = [self._written[unit] for unit in units]
         for unit, publication in zip(units, publications, strict=True):
             self.on_seal(publication.segment.meta.segment_seq, unit.frame_bounds())
-        fresh = (unit.channel for unit in units if unit.channel.published_seq < unit.channel.born_seq)
-        skipped = [(channel.id, 1, channel.born_seq - 1) for channel in fresh if channel.born_seq > 1]
-        self._catalog.publish(publications, wal_cursor=log.file_start(oldest), skipped=skipped)
+        self._catalog.publish(publications, wal_cursor=log.file_start(oldest), skipped=_skipped_before(units))
         self._tail.published(units, [publication.segment.size_bytes for publication in publications])
         for unit, publication in zip(units, publications, strict=True):
             del self._written[unit]
@@ -255,3 +253,22 @@ class Sealer:
 
     def _failure(self, error: Exception) -> StoreFailed:
         return StoreFailed(file=self._directory, reason=f"sealing failed: {type(error).__name__}: {error}")
+
+
+def _skipped_before(units: Sequence[Unit]) -> list[tuple[int, int, int]]:
+    """(channel, first seq, last seq) of numbers before these units that no event was ever given.
+
+    Those before a channel's birth, and those a start passed over after a weak log had stopped uncleanly. What a limit
+    let go before it was published lies below the channel's first event, and is no such number.
+    """
+    reached: dict[int, int] = {}
+    skipped: list[tuple[int, int, int]] = []
+    for unit in units:
+        channel = unit.channel
+        is_new = channel.published_seq < channel.born_seq
+        known = 0 if is_new else max(channel.published_seq, channel.first_seq - 1)
+        before = reached.get(channel.id, known)
+        if unit.first_seq > before + 1:
+            skipped.append((channel.id, before + 1, unit.first_seq - 1))
+        reached[channel.id] = unit.end_seq - 1
+    return skipped

@@ -120,6 +120,10 @@ class TierPort:
         """Whether retention let these events go; False for those that damage took."""
         return self._is_gone(channel_id, (first_seq, last_seq), reasons=("evicted",))
 
+    def skipped(self, channel_id: int) -> list[tuple[int, int]]:
+        """First and last seq of ranges that no event was ever given."""
+        return [(first, last) for first, last, reason in self._ground.catalog.gone(channel_id) if reason == "skipped"]
+
     def is_owed(self, channel_id: int, first_seq: int, last_seq: int) -> bool:
         """Whether any of these numbers stands for an event that retention did not let go."""
         return not self._is_gone(channel_id, (first_seq, last_seq), reasons=("evicted", "skipped"))

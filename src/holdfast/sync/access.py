@@ -24,7 +24,6 @@ from typing import Any, Protocol
 
 import jwt
 
-from holdfast.config.principals import ANONYMOUS
 from holdfast.config.sync import SyncConfig, SyncRule
 from holdfast.errors import AccessRefused, InvalidConfig, RetryLater
 from holdfast.wire.sync import PROJECT_PREFIX, AuthFailed, Greeting, Identity
@@ -44,6 +43,10 @@ class Member(Protocol):
     @property
     def name(self) -> str:
         """Whose token it is."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it showed a credential; where none is asked for, everybody is nobody."""
 
     def may(self, verb: str, channel: str = "") -> bool:
         """Whether the rules of the server allow it."""
@@ -106,7 +109,7 @@ class ConnectionAccess:
         config, member = self._shared.config, self._tokens.sign_in(greeting.token)
         if not member.may("sync", config.channel):
             raise AuthFailed(f"{member.name!r} may not sync channel {config.channel!r}")
-        if member.name not in {ANONYMOUS, greeting.client_id, greeting.client_id.partition(":")[0]}:
+        if member.is_known and member.name not in {greeting.client_id, greeting.client_id.partition(":")[0]}:
             raise AuthFailed(
                 f"client {greeting.client_id!r} is not {member.name!r}, nor one of its (`{member.name}:…`)"
             )

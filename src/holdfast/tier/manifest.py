@@ -12,8 +12,8 @@ gaps. An entry is never changed.
 back. Such an object is no entry, and never counted. Its number stays taken, and the next entry says how many such
 numbers are right before it (`torn`): a reader passes over those that are no entries. Anywhere else they are damage.
 
-`kind` is `open` (a process took over), `progress`, `remove`, or `checkpoint`. Lists hold what changed; a schema is
-given when it changed.
+`kind` is `open` (a process took over), `progress`, `remove`, or `checkpoint`. Lists hold what changed; a schema and
+skipped numbers are given when they changed, the latter all of them.
 
 **Reserved numbers.** After a wipe nobody knows which numbers were given out since the last entry. So an entry reserves:
 `committed_id` is a ceiling the store does not reach before a later entry raises it, `window` how far it was away. Every
@@ -74,6 +74,8 @@ class ChannelNote(msgspec.Struct, frozen=True, omit_defaults=True):
     next_seq: int
     first_seq: int = 1
     schema: bytes = b""
+    skipped: list[tuple[int, int]] = []
+    """Ranges of seqs that no event was ever given; any other hole between two segments was evicted, or is damage."""
 
 
 class Reserved(msgspec.Struct, frozen=True):
@@ -218,8 +220,10 @@ class ManifestState:
 
     def _channel(self, note: ChannelNote) -> None:
         known = self.channels.get(note.channel_id)
-        if known is not None and not note.schema:
-            note = msgspec.structs.replace(note, schema=known.schema)
+        if known is not None:
+            note = msgspec.structs.replace(
+                note, schema=note.schema or known.schema, skipped=note.skipped or known.skipped
+            )
         self.channels[note.channel_id] = note
 
     def _slots(self, slots: dict[str, list[tuple[int, int]]]) -> None:

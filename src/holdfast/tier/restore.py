@@ -252,15 +252,19 @@ def _ids(
 
 
 def _gone(channel: CatalogChannel, state: ManifestState) -> list[tuple[int, int, str]]:
-    """What is in no segment: below the last one it was evicted, above it the numbers are skipped."""
+    """What is in no segment: below the last one it was evicted, unless it was skipped; above it it is skipped now."""
     there = IntervalSet(
         (note.meta.first_seq, note.meta.last_seq)
         for note in state.segments.values()
         if note.channel_id == channel.channel_id
     )
     last = there.highest or 0
-    holes = [(first, end, "evicted") for first, end in there.missing(1, last)]
-    return [*holes, (last + 1, channel.next_seq - 1, "skipped")]
+    holes = IntervalSet(there.missing(1, last))
+    skipped = IntervalSet(part for span in state.channels[channel.channel_id].skipped for part in holes.overlap(*span))
+    for span in skipped:
+        holes.discard(*span)
+    skipped.add(last + 1, channel.next_seq - 1)
+    return sorted([*((*span, "evicted") for span in holes), *((*span, "skipped") for span in skipped)])
 
 
 def _readers(state: ManifestState, channels: dict[int, CatalogChannel]) -> Snapshot | None:

@@ -133,6 +133,7 @@ class Uploader:
         self._evicted: deque[SegmentNote | PublishedSegment] = deque()
         self._blocked: dict[int, tuple[int, str, PublishedSegment]] = {}
         self._versions: dict[int, int] = {}
+        self._listed_ends: dict[int, int] = {}  # by channel, where its last listed segment ends
         self._gone: deque[tuple[PublishedSegment, Slots]] = deque()
         self._passing = True  # whether an earlier process may have evicted events that no turn saw
         self._recalled = False
@@ -167,12 +168,17 @@ class Uploader:
     def _adopt(self) -> None:
         """What the manifest lists needs no upload; what was evicted while nobody told the tier is removed."""
         for note in list(self._state.segments.values()):
+            self._listed(note)
             if self._port.is_published(note.segment_seq):
                 self._ledger.settle(note)
             elif self._port.was_evicted(note.channel_id, note.meta.first_seq, note.meta.last_seq):
                 self._evicted.append(note)
             else:  # put together with others, or lost to damage
                 self._unknown.add(note.meta.channel)
+
+    def _listed(self, note: SegmentNote) -> None:
+        end = self._listed_ends.get(note.channel_id, 0)
+        self._listed_ends[note.channel_id] = max(end, note.meta.last_seq)
 
     # -- a turn -----------------------------------------------------------------------------------------------------
 
@@ -219,6 +225,7 @@ class Uploader:
             self._append(entry)
             for note in notes:
                 self._ledger.settle(note)
+                self._listed(note)
             for note in replaced:
                 self._delete(note)
         for number in passing:
@@ -419,7 +426,7 @@ class Uploader:
             FORMAT,
             tuple(added),
             tuple(removed),
-            self._changed_channels(all_of_them=renew),
+            self._changed_channels(added, all_of_them=renew),
             reserved,
             self._port.readers() if readers else None,
             slots or {},
@@ -433,20 +440,35 @@ class Uploader:
             self._port.birth_seq,
         )
 
-    def _changed_channels(self, *, all_of_them: bool) -> tuple[ChannelNote, ...]:
-        """Channels that are new or have another schema; when numbers are reserved, also those that went on."""
+    def _changed_channels(self, added: Sequence[SegmentNote], *, all_of_them: bool) -> tuple[ChannelNote, ...]:
+        """Channels that are new, have another schema or a hole; when numbers are reserved, also those that went on."""
         notes = []
+        holed = self._with_holes(added)
         for picture in self._port.channels():
             known = self._state.channels.get(picture.channel_id)
             version = picture.version
             grown = version is not None and self._versions.get(picture.channel_id) != version.id
             moved = known is not None and (known.next_seq, known.first_seq) != (picture.next_seq, picture.first_seq)
-            if known is None or grown or (moved and all_of_them):
+            has_hole = picture.channel_id in holed
+            if known is None or grown or has_hole or (moved and all_of_them):
                 schema = version.schema.serialize().to_pybytes() if version is not None and grown else b""
-                notes.append(ChannelNote(picture.channel_id, picture.name, picture.next_seq, picture.first_seq, schema))
+                skipped = self._port.skipped(picture.channel_id) if has_hole else []
+                notes.append(
+                    ChannelNote(picture.channel_id, picture.name, picture.next_seq, picture.first_seq, schema, skipped)
+                )
                 if version is not None:
                     self._versions[picture.channel_id] = version.id
         return tuple(notes)
+
+    def _with_holes(self, added: Sequence[SegmentNote]) -> set[int]:
+        """Channels in which one of these segments does not begin where the one before it in the manifest ends."""
+        ends = dict(self._listed_ends)
+        holed = set()
+        for note in sorted(added, key=lambda note: note.meta.first_seq):
+            if note.meta.first_seq != ends.get(note.channel_id, 0) + 1:
+                holed.add(note.channel_id)
+            ends[note.channel_id] = note.meta.last_seq
+        return holed
 
     def _must_renew(self) -> bool:
         reserved = self._state.reserved

@@ -101,6 +101,7 @@ class PlainReader:
             shape is None
             or (magic, version, count, partitions) != _PLAIN
             or shape.start + stream_bytes != size
+            or stream_bytes % 8
             or not message.startswith(shape.head, _NAME_AT)
             or not message.endswith(END_OF_STREAM)
         ):

@@ -139,3 +139,18 @@ def test_certificates_are_replaced_without_a_restart(tmp_path: Path) -> None:
             assert answer.status == 101
             before.send(arrow_frame(1))
             before.acknowledged(0)
+
+
+@pytest.mark.guarantee("G12")
+def test_channel_that_the_store_refuses_does_not_count_for_its_principal(tmp_path: Path) -> None:
+    settings = {"limits": {"app": {"channels": 2}}}
+    with RunningServer(tmp_path, settings, store={"max_channels": 2}) as running:
+        secret = token(running, "app")
+        for channel, is_stored in (("trades", True), ("Trades", False), ("quotes", True), ("third", False)):
+            with let_in(running, secret) as client:
+                client.send(arrow_frame(1, channel=channel))
+                if is_stored:
+                    client.acknowledged(0)
+                else:
+                    client.refusal()
+        assert running.gatekeeper.bindings.channels_of("app") == {"trades", "quotes"}

@@ -3,63 +3,19 @@
 from __future__ import annotations
 
 import base64
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from holdfast.config.passwords import hash_password
-from holdfast.disk.filesystem import Database, File, Mode, SqlRow, SqlValue, Transaction
-from holdfast.disk.local import LocalFilesystem
 from tests.unit.server.harness import LOOP_THREAD, RunningServer, arrow_frame, ask_for_upgrade, open_client
+from tests.unit.server.watched import WatchedFilesystem
 
 UUID = "01020304-0506-0708-090a-0b0c0d0e0f10"
 PASSWORD = "correct horse"
 USERS: dict[str, object] = {"auth.users": {"app": {"password_hash": hash_password(PASSWORD).text}}}
-
-
-class WatchedFilesystem(LocalFilesystem):
-    """A real disk that notes who touches it: the names of the threads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.touched_by: set[str] = set()
-
-    def note(self) -> None:
-        self.touched_by.add(threading.current_thread().name)
-
-    def open(self, path: Path, mode: Mode) -> File:  # type: ignore[override]
-        self.note()
-        return super().open(path, mode)
-
-    def sync_dir(self, path: Path) -> None:
-        self.note()
-        super().sync_dir(path)
-
-    def database(self, path: Path) -> Database:  # type: ignore[override]
-        self.note()
-        return WatchedDatabase(super().database(path), self)
-
-
-class WatchedDatabase:
-    """A database of a watched disk."""
-
-    def __init__(self, database: Database, filesystem: WatchedFilesystem) -> None:
-        self._database = database
-        self._filesystem = filesystem
-
-    def query(self, sql: str, values: Sequence[SqlValue] = ()) -> list[SqlRow]:
-        self._filesystem.note()
-        return self._database.query(sql, values)
-
-    def transaction(self) -> AbstractContextManager[Transaction]:
-        self._filesystem.note()
-        return self._database.transaction()
-
-    def close(self) -> None:
-        self._database.close()
 
 
 def basic(password: str) -> dict[str, str]:

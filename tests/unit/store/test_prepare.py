@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from holdfast.errors import Backpressure, DiskFull
 from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, PlainFrame, SlotFrame
 from holdfast.model.positions import Fsn
 from holdfast.store.committer import Train, TrainReceipt
+from holdfast.store.dedup import Dedup
 from holdfast.store.lane import Lane, Lanes
 from holdfast.testing import CrashFilesystem
 
@@ -237,3 +239,22 @@ def test_message_of_another_schema_is_not_stored_as_it_is() -> None:
     with opened(CrashFilesystem()) as store:
         store.commit_frame([Entry("trades", narrow, (), narrow.serialize())])
         assert numbers_in(store) == [0, 5, 6]
+
+
+@pytest.mark.guarantee("G9")
+def test_frames_of_a_train_keep_their_schema_while_another_thread_widens_the_channel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = CrashFilesystem()
+    store = opened(disk)
+    look = Dedup.any_known
+
+    def widened_meanwhile(dedup: Dedup, frames: Sequence[PlainFrame]) -> bool:
+        wide = pa.record_batch({"n": pa.array([7], pa.int64()), "text": ["row 7"], "more": ["x"]})
+        store.commit("trades", wide, identity=SlotFrame(SLOT, Fsn(900)))
+        return look(dedup, frames)
+
+    monkeypatch.setattr(Dedup, "any_known", widened_meanwhile)
+    assert seqs(answer_of(store.commit_train(of_slot(1, 2), lane=Lane())).receipts) == [(3, 4), (5, 6)]
+    store.flush()
+    assert numbers_in(store) == [0, 7, 1, 1001, 2, 1002]

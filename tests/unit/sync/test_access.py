@@ -192,3 +192,35 @@ def test_settings_that_do_not_hold_name_their_key(settings: dict[str, object], k
     with pytest.raises(InvalidConfig) as caught:
         SyncConfig.from_mapping(settings)
     assert caught.value.key.startswith(key)
+
+
+class Somebody:
+    """A principal of the server, with a credential or without."""
+
+    def __init__(self, name: str, *, is_known: bool) -> None:
+        self.name, self.is_known = name, is_known
+
+    def may(self, verb: str, channel: str = "") -> bool:
+        return True
+
+
+class Tokens(NoTokens):
+    """A server that takes everybody for the same one."""
+
+    def __init__(self, member: Somebody) -> None:
+        self._member = member
+
+    def sign_in(self, token: str) -> Any:
+        return self._member
+
+
+@pytest.mark.guarantee("G12")
+@pytest.mark.parametrize("name", ["anonymous", "bob"])
+def test_only_callers_without_a_credential_may_be_any_client(name: str) -> None:
+    shared = SyncAccess(SyncConfig.from_mapping({"sync.auth": "server"}))
+    free = shared.for_connection(Tokens(Somebody(name, is_known=False)))
+    assert shown(free, "", "alice").client_id == "alice"
+    bound = shared.for_connection(Tokens(Somebody(name, is_known=True)))
+    assert shown(bound, "", f"{name}:phone").client_id == f"{name}:phone"
+    with pytest.raises(AuthFailed, match=f"client 'alice' is not '{name}'"):
+        shown(bound, "", "alice")

@@ -179,3 +179,18 @@ def test_random_changes_are_read_as_the_decoder_reads_them() -> None:
                 "<q", chance.choice([-1, 0, 1, 7, 8, 64, 1 << 31, chance.getrandbits(62)])
             )
         assert agrees(known, bytes(broken))
+
+
+def test_stream_of_a_length_that_the_decoder_refuses_is_not_plain() -> None:
+    """A batch without the padding of its one value: some word of its metadata says that it has 4 bytes, not 8."""
+    whole = frame(Entry("trades", pa.record_batch({"n": pa.array([1], pa.int32())})))
+    known = reader(whole)
+    stream_bytes_at, padding_at = 36, len(whole) - 12
+    for place in (at for at in range(len(whole) - 8) if whole[at : at + 8] == struct.pack("<q", 8)):
+        cut = bytearray(whole)
+        struct.pack_into("<q", cut, place, 4)
+        struct.pack_into("<I", cut, stream_bytes_at, struct.unpack_from("<I", whole, stream_bytes_at)[0] - 4)
+        del cut[padding_at : padding_at + 4]
+        with pytest.raises(WireError, match="not a multiple of 8"):
+            hfa.decode(bytes(cut), LIMITS)
+        assert known.read(bytes(cut)) is None

@@ -25,6 +25,7 @@ from holdfast.config.principals import ANONYMOUS
 from holdfast.config.server import ServerConfig
 from holdfast.disk.filesystem import Filesystem
 from holdfast.errors import HoldfastError, Unauthenticated
+from holdfast.model.names import check_channel_name
 from holdfast.server.access.audit import AuditFile, AuditLog, stderr_sink
 from holdfast.server.access.bindings import Bindings
 from holdfast.server.access.principal import Account, Credential, Principal
@@ -71,6 +72,8 @@ class Gatekeeper:
         """Called for each live connection whose credential ended."""
         self.reserved: set[str] = set()
         """Channels that only the server itself writes to, whatever the rules say."""
+        self.check_channel: Callable[[str], None] = check_channel_name
+        """Raises why a channel cannot be; the store knows more of that than its spelling."""
         self._filesystem = filesystem
         self._audit_file: AuditFile | None = None
         self.audit = audit or self._open_audit(config)

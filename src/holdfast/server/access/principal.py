@@ -9,7 +9,7 @@ frame `require` for each channel, then `take` and wait that long before reading 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 from typing import Literal, Protocol
@@ -19,7 +19,6 @@ from holdfast.config.passwords import PasswordHash
 from holdfast.config.principals import AccessRule, PrincipalLimits
 from holdfast.errors import Forbidden, LimitReached, QuotaReached
 from holdfast.model.frame import Guid
-from holdfast.model.names import check_channel_name
 from holdfast.server.access.audit import AuditLog
 from holdfast.server.access.bucket import Bucket
 from holdfast.server.access.rules import Limits, is_allowed, limits_of
@@ -51,6 +50,7 @@ class Desk(Protocol):
     clock: Clock
     audit: AuditLog
     reserved: set[str]
+    check_channel: Callable[[str], None]
 
     def bind(self, slot_id: bytes, principal: str) -> str:
         """Who owns a slot; whoever asks first, durably."""
@@ -112,8 +112,8 @@ class Principal:
         self._peer = ""
         self._slots: set[bytes] = set()
         self._channels: set[str] = set()
-        self._scope = b"" if credential.kind == "none" else sha256(account.name.encode()).digest()
         self.credential = credential
+        self._scope = sha256(account.name.encode()).digest() if self.is_known else b""
         self.revoked = False
 
     def __repr__(self) -> str:
@@ -123,6 +123,11 @@ class Principal:
     def name(self) -> str:
         """Who it is."""
         return self._account.name
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it showed a credential; where none is asked for, everybody is nobody."""
+        return self.credential.kind != "none"
 
     @property
     def limits(self) -> Limits:
@@ -145,7 +150,7 @@ class Principal:
         """Whether `require` of publishing there, or `bind_slot`, would look something up or note it on disk."""
         if self._account.limits.channels and not self._channels.issuperset(channels):
             return True
-        return self.credential.kind != "none" and not self._slots.issuperset(slot_ids)
+        return self.is_known and not self._slots.issuperset(slot_ids)
 
     def require(self, verb: str, channel: str = "") -> None:
         """Raise `Forbidden`, and say so in the audit log, unless it may. Publishing counts the channel
@@ -160,7 +165,7 @@ class Principal:
     def _count_channel(self, channel: str) -> None:
         if channel in self._channels:
             return
-        check_channel_name(channel)
+        self._desk.check_channel(channel)
         known, allowed = self._desk.channels_of(self.name), self._account.limits.channels
         if channel in known:
             self._channels.add(channel)
@@ -176,7 +181,7 @@ class Principal:
     def bind_slot(self, slot_id: bytes) -> None:
         """Make the slot this principal's for ever, or raise `Forbidden` if it is another's. Where nobody is
         authenticated, slots belong to nobody."""
-        if self.credential.kind == "none" or slot_id in self._slots:
+        if not self.is_known or slot_id in self._slots:
             return
         owner = self._desk.bind(slot_id, self.name)
         if owner != self.name:

@@ -53,7 +53,10 @@ async def post_events(request: Request) -> Response:
     read = _reader_of(request)
     identity = _identity_of(request, caller, channel)
     check_open(state)
-    caller.require("publish", channel)
+    if caller.needs_disk((channel,), _slot_ids(identity)):
+        await on_thread(_admit, caller, channel, identity)
+    else:
+        _admit(caller, channel, identity)
     body = await body_of(request, state.config.ingest_batch_bytes_max)
     _count(caller, len(body))
     limits = FrameLimits(message_bytes=state.config.ingest_batch_bytes_max, rows=state.store.config.frame_rows_max)
@@ -87,8 +90,6 @@ def _identity_of(request: Request, caller: Principal, channel: str) -> Identity:
     if origin is not None and key is not None:
         raise Refused(400, "bad_parameter", f"give an Idempotency-Key or {SLOT_ID_HEADER}, not both")
     if origin is not None:
-        caller.require("publish", channel)
-        caller.bind_slot(origin.slot_id)
         return SlotFrame(origin.slot_id, Fsn(origin.first_fsn))
     if key is None:
         return None
@@ -96,6 +97,16 @@ def _identity_of(request: Request, caller: Principal, channel: str) -> Identity:
         raise Refused(400, "bad_parameter", f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
     text = "\0".join(("holdfast idempotency", channel, key))
     return caller.guid(hashlib.sha256(text.encode()).digest()[:16])
+
+
+def _slot_ids(identity: Identity) -> tuple[bytes, ...]:
+    return (identity.slot_id,) if isinstance(identity, SlotFrame) else ()
+
+
+def _admit(caller: Principal, channel: str, identity: Identity) -> None:
+    caller.require("publish", channel)
+    for slot_id in _slot_ids(identity):
+        caller.bind_slot(slot_id)
 
 
 def check_open(state: ServerState) -> None:

@@ -28,6 +28,7 @@ WAIT_S = 60.0
 NDJSON = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}
 ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
+LOOP_THREAD = "admin"
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,13 @@ class Running:
         store: Mapping[str, object] | None = None,
         clock: Clock | None = None,
         insecure: bool = False,
+        access_filesystem: LocalFilesystem | None = None,
     ) -> None:
         base = {"data": str(directory), "server.admin": "127.0.0.1:0"}
         self.config = ServerConfig.from_mapping({**base, **(settings or {})})
         self.clock = clock or SystemClock()
         self.audit_lines: list[bytes] = []
-        self.filesystem = LocalFilesystem()
+        self.filesystem = access_filesystem or LocalFilesystem()
         self.store = Store.open(directory, store, clock=self.clock)
         audit = AuditLog(self.audit_lines.append, self.clock)
         self.gatekeeper = Gatekeeper(self.config, self.clock, self.filesystem, audit=audit)
@@ -88,7 +90,7 @@ class Running:
         self.tls = ReloadableTls(self.config) if self.config.has_tls else None
         self.tokens = TokenFile(self.filesystem, self.config.tokens_path)
         self._ready: Future[AdminServer] = Future()
-        self._thread = threading.Thread(target=self._run, name="admin")
+        self._thread = threading.Thread(target=self._run, name=LOOP_THREAD)
 
     def _run(self) -> None:
         asyncio.run(self._serve())

@@ -16,7 +16,8 @@ from holdfast.server.admin.envelope import Refused
 from holdfast.server.admin.events import _read_arrow
 from holdfast.server.admin.jsonrows import BODY_BYTES_MAX, COLUMNS_MAX, DEPTH_MAX, check_shape, read_rows
 from holdfast.wire.limits import FrameLimits
-from tests.unit.server.admin.running import ARROW, JSON, NDJSON, Running, batch, stream
+from tests.unit.server.admin.running import ARROW, JSON, LOOP_THREAD, NDJSON, Running, batch, stream
+from tests.unit.server.watched import WatchedFilesystem
 
 NOTHING = pa.schema([])
 
@@ -331,3 +332,16 @@ def without_nulls(value: object) -> object:
 def test_nulls_at_the_head_of_a_list_are_kept() -> None:
     found = read_rows(b'{"a": [null, 1], "b": [[null, "x"], null]}', channel="c", schema=NOTHING)
     assert found.to_pylist() == [{"a": [None, 1], "b": [[None, "x"], None]}]
+
+
+@pytest.mark.guarantee("G11")
+def test_slots_and_channels_of_a_caller_are_noted_beside_the_loop(tmp_path: Path) -> None:
+    disk = WatchedFilesystem()
+    with Running(tmp_path, {"limits": {"app": {"channels": 2}}}, access_filesystem=disk) as server:
+        token = server.token("app")
+        disk.touched_by.clear()
+        slot = {"X-Holdfast-Slot-Id": "01020304-0506-0708-090a-0b0c0d0e0f10", "X-Holdfast-First-Fsn": "0"}
+        assert server.post("trades", b'{"n": 1}', NDJSON | token | slot).status == 200
+        assert server.post("quotes", b'{"n": 1}', NDJSON | token).status == 200
+        assert disk.touched_by
+        assert LOOP_THREAD not in disk.touched_by
