@@ -29,8 +29,8 @@ check: $(DEV) ## format, lint, types, layers, and docs against code
 prove: check ## the long proof: all tests, many more examples and crash points
 	@HOLDFAST_PROFILE=prove $(BIN)/python -m pytest --timeout=3600
 
-bench: $(BENCH) ## measure, with the limits of this machine and the peers beside each figure
-	@$(BIN)/python -m bench
+bench: $(BENCH) ## measure, with this machine's limits and the peers beside each figure, and keep it in the history
+	@$(BIN)/python -m bench --keep
 
 docs: $(DEV) ## build the documentation site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

