@@ -6,6 +6,8 @@ what was neither synced nor written back by chance is not in the image. Mounting
 A sync that is under way at that instant may still return success although its data is gone: of files with reserved
 space, ext4 forgets the error. On a machine without power nobody sees that answer. So a test counts what was said before
 the cut, and nothing that was said after it.
+
+A frozen filesystem is the other way to stop: nothing fails, nothing goes on, and nobody is told for how long.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import fcntl
 import os
 import struct
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -51,6 +55,25 @@ class LoopDisk:
             fcntl.ioctl(fd, FS_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
         finally:
             os.close(fd)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Every write waits until the block ends; not even SIGKILL ends a process that waits so.
+
+        A process of its own thaws the filesystem when its pipe is closed: by this block, or by the end of the test's
+        process, whatever ended it.
+        """
+        thaw = subprocess.Popen(
+            ["sh", "-c", 'read _; exec fsfreeze --unfreeze "$0"', str(self.mount_point)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            subprocess.run(["fsfreeze", "--freeze", str(self.mount_point)], check=True)
+            yield
+        finally:
+            thaw.communicate(timeout=PATIENCE_S)
+        assert thaw.returncode == 0, "the filesystem is still frozen"
 
     def unmount(self) -> None:
         """Every process that had files here must have ended; the kernel may take a moment to see that."""

@@ -33,7 +33,10 @@ _PRESENT: dict[str, Callable[[], bool]] = {
     "TUN devices": lambda: Path("/dev/net/tun").exists(),
     "network namespaces": lambda: Path("/proc/self/ns/net").exists() and _runs("ip", "netns", "list"),
     "ptrace": lambda: _runs("strace", "-qq", "-o", os.devnull, "-e", "trace=none", "true"),
-    **{name: _program(name) for name in ("cc", "mkfs.ext4", "mkfs.xfs", "strace", "prlimit", "nsenter", "bandit")},
+    **{
+        name: _program(name)
+        for name in ("cc", "mkfs.ext4", "mkfs.xfs", "strace", "prlimit", "nsenter", "bandit", "fsfreeze")
+    },
 }
 _known: dict[str, bool] = {}
 

@@ -315,7 +315,7 @@ def conf_of(port: int, directory: Path, number: int) -> str:
 @pytest.mark.guarantee("G1")
 @pytest.mark.guarantee("G2")
 @pytest.mark.guarantee("G7")
-@pytest.mark.guarantee("G8")
+@pytest.mark.guarantee("G11")
 @pytest.mark.parametrize(
     "profile", ["quick", pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3 * 3600)])]
 )

@@ -2,7 +2,7 @@
 
     with Injection(pid, "fdatasync:error=EIO:when=3"):   the third fdatasync from now on fails
     with Injection(pid, "fdatasync:delay_exit=500000"):  each takes half a second longer
-    with Recording(pid, "openat", file) as calls:        writes the calls down, bends nothing
+    with Tracer(pid, "-e", NAMING_CALLS, output=file):   writes the calls down, bends nothing
 
 A failed call is not carried out: the kernel does nothing and answers with the error.
 """
@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -57,10 +58,35 @@ class Injection(Tracer):
         return self.output.read_text(errors="replace").count("(INJECTED)")
 
 
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A name that a call was given, in full but not without its dots; or what the kernel opened for it."""
+
+    name: str
+    writes: bool
+    """Whether the call may change something; of what the kernel opened that stands at the name that was given."""
 
 
-def opened_paths(output: Path) -> list[str]:
-    """The names that a recording of `open`, `openat`, `mkdir`, `rename` and the like has, as they were given."""
-    lines = output.read_text(errors="replace").splitlines()
-    return [name for line in lines for name in _QUOTED.findall(line)]
+NAMING_CALLS = "trace=" + ",".join(
+    f"?{call}"  # not every machine has all
+    for call in (
+        *("open", "openat", "openat2", "creat", "mkdir", "mkdirat", "mknod", "mknodat", "rename", "renameat"),
+        *("renameat2", "unlink", "unlinkat", "rmdir", "link", "linkat", "symlink", "symlinkat", "truncate"),
+    )
+)
+"""The calls that `opened` reads: they open, make, move or remove what a name stands for."""
+_GIVEN = re.compile(r'(?:<([^<>]*)>, )?"((?:[^"\\]|\\.)*)"')
+_OPENED = re.compile(r"= \d+<(/[^<>]*)>")
+_ONLY_READS = re.compile(r"\bopen(at2?)?\((?!.*\b(O_WRONLY|O_RDWR|O_CREAT|O_TRUNC)\b)")
+
+
+def opened(output: Path) -> list[Opened]:
+    """Every name in a recording of `NAMING_CALLS`; a relative one behind the folder it is relative to, if that is
+    known."""
+    found = []
+    for line in output.read_text(errors="replace").splitlines():
+        writes = _ONLY_READS.search(line) is None
+        for folder, name in _GIVEN.findall(line):
+            found.append(Opened(name if name.startswith("/") or not folder else f"{folder}/{name}", writes))
+        found += [Opened(name, writes=False) for name in _OPENED.findall(line)]
+    return found
