@@ -16,12 +16,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from holdfast import Store
 from holdfast.store.subscribers.subscriber import Lease, Subscriber
 from holdfast.testing import CrashFilesystem, ManualClock, PowerCut
+from tests.crash.sweeps import every, flipped_bit
 from tests.unit.store.subscribers.small_store import STORE, Bench, batch, lag, read_seqs, take
 
 TINY: dict[str, object] = {
@@ -318,23 +320,27 @@ def test_power_cut_at_every_disk_call_loses_no_answer_in_many_states(part: int) 
 # -- damage -----------------------------------------------------------------------------------------------------------
 
 
-def flip_and_open(step: int) -> Counter[int]:
-    """Flip every so many-th bit of a small log, each in a store of its own; returns the marks that were found."""
+def full_log() -> tuple[CrashFilesystem, Path, bytes, Bench]:
+    """A disk with a small log of three acks, the path of the log, its bytes, and the bench that made it."""
     bench = Bench()
     bench.publish(segments=3)
-    reader = bench.store.subscriber("reader", ["trades"])
-    for lease in reader.drain():
+    for lease in bench.store.subscriber("reader", ["trades"]).drain():
         lease.ack()
     whole = bench.disk.after_power_cut(0)
     (path,) = [path for path in whole.paths() if path.parent == STORE / "ack"]
-    data = whole.read_bytes(path)
+    return whole, path, whole.read_bytes(path), bench
+
+
+@pytest.mark.guarantee("G7")
+@pytest.mark.guarantee("G9")
+@every(11)
+def test_flipped_bits_of_the_log_cost_redelivery_at_most_and_are_told(step: int) -> None:
+    """Damage. Bits of the log, each in a store of its own: it opens, marks are as acked or behind, and it says so."""
+    whole, path, data, bench = full_log()
     marks: Counter[int] = Counter()
     for bit in range(0, len(data.rstrip(b"\0")) * 8, step):
-        whole = whole.after_kill()
         bench.disk = whole.after_kill()
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        bench.disk.write_bytes(path, bytes(flipped))
+        bench.disk.write_bytes(path, flipped_bit(data, bit))
         report = bench.open().recovery
         again = bench.store.subscriber("reader", ["trades"])
         mark = lag(again).mark
@@ -342,41 +348,21 @@ def flip_and_open(step: int) -> Counter[int]:
         told = report.acks_damage is not None or report.acks_cut is not None
         assert told, f"bit {bit}: damage was not told"
         assert [lease.first_seq for lease in list(again.drain())] == list(range(mark + 1, 30, 10))
-    return marks
+    assert set(marks) == {0, 10, 20}, "what stands before the damage counts, what stands behind it does not"
 
 
 @pytest.mark.guarantee("G7")
 @pytest.mark.guarantee("G9")
-def test_flipped_bits_of_the_log_cost_redelivery_at_most_and_are_told() -> None:
-    """Damage. Every eleventh bit of the log: the store opens, marks are as acked or behind, and it says so."""
-    assert set(flip_and_open(11)) == {0, 10, 20}, "what stands before the damage counts, what stands behind it does not"
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.guarantee("G7")
-@pytest.mark.guarantee("G9")
-def test_every_flipped_bit_of_the_log_costs_redelivery_at_most_and_is_told() -> None:
-    """Damage. Every bit of the log."""
-    assert set(flip_and_open(1)) == {0, 10, 20}
-
-
-@pytest.mark.guarantee("G7")
-@pytest.mark.guarantee("G9")
-def test_log_cut_at_every_byte_costs_redelivery_at_most() -> None:
-    """Damage. The last file ends anywhere: a torn tail, or a file that is not a log any more."""
-    bench = Bench()
-    bench.publish(segments=3)
-    for lease in bench.store.subscriber("reader", ["trades"]).drain():
-        lease.ack()
-    whole = bench.disk.after_power_cut(0)
-    (path,) = [path for path in whole.paths() if path.parent == STORE / "ack"]
-    data = whole.read_bytes(path).rstrip(b"\0")
+@pytest.mark.parametrize("rest", ["gone", "zero"])
+@every(7)
+def test_log_cut_at_every_byte_costs_redelivery_at_most(step: int, rest: str) -> None:
+    """Damage. The last file ends anywhere, or is zero from there on: a torn tail, or a file that is no log any more."""
+    whole, path, data, bench = full_log()
+    used = data.rstrip(b"\0")
     before = 0
-    for end in range(0, len(data), 7):
-        whole = whole.after_kill()
+    for end in range(0, len(used), step):
         bench.disk = whole.after_kill()
-        bench.disk.write_bytes(path, data[:end])
+        bench.disk.write_bytes(path, used[:end] if rest == "gone" else used[:end].ljust(len(data), b"\0"))
         bench.open()
         mark = lag(bench.store.subscriber("reader", ["trades"])).mark
         assert mark >= before, "more of the log never costs more"

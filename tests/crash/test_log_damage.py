@@ -20,6 +20,7 @@ from holdfast.errors import CorruptData
 from holdfast.store.wal.codec import KIND_FRAME
 from holdfast.testing import CrashFilesystem, ManualClock
 from tests.crash.ledger import Ledger
+from tests.crash.sweeps import every
 from tests.crash.workload import AFTERWARDS, STORE, Frame, event, guid_frame, id_frame, open_store, send, slot_frame
 
 WAL = STORE / "wal" / "wal-0000000001.log"
@@ -139,19 +140,11 @@ def test_log_cut_inside_its_header_is_refused() -> None:
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.guarantee("G9")
-def test_store_opens_after_a_tear_and_goes_on() -> None:
-    """A tear, through the store: the file ends at every 149th byte, or is zero from there on as after a lost write."""
-    for size in range(HEADER_BYTES, victim().end, 149):
+@every(149)
+def test_store_opens_after_a_tear_and_goes_on(step: int) -> None:
+    """A tear, through the store: the file ends at a byte, or is zero from there on as after a lost write."""
+    for size in range(HEADER_BYTES, victim().end, step):
         victim().check_cut(victim().data[:size], at=size)
-        victim().check_cut(victim().data[:size].ljust(len(victim().data), b"\0"), at=size)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.guarantee("G9")
-def test_store_opens_after_a_tear_at_every_byte_and_goes_on() -> None:
-    """A tear, through the store, at every byte."""
-    for size in range(HEADER_BYTES, victim().end + 1):
         victim().check_cut(victim().data[:size].ljust(len(victim().data), b"\0"), at=size)
 
 
@@ -232,7 +225,7 @@ def test_flipped_bit_behind_the_last_record_costs_nothing() -> None:
 
 
 @pytest.mark.guarantee("G9")
-@pytest.mark.parametrize("step", [61, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
+@every(61)
 def test_store_never_reads_a_wrong_event_from_a_flipped_log(step: int) -> None:
     """Damage at rest, through the store, which refuses with file and byte."""
     for number, (_, data) in enumerate(flips(0, victim().end)):

@@ -7,6 +7,7 @@ import pytest
 from holdfast.errors import DamagedData
 from holdfast.testing import CrashFilesystem
 from tests.crash.slot_workload import SLOT, Ledger, fresh_disk, payload_of
+from tests.crash.sweeps import every, flipped_bit
 
 
 def left_behind() -> tuple[dict[str, bytes], Ledger]:
@@ -70,19 +71,50 @@ def frames_in(data: bytes) -> int:
 
 
 @pytest.mark.guarantee("G9")
-def test_no_flipped_bit_in_any_file_delivers_a_wrong_frame() -> None:
+@every(3)
+def test_earlier_segment_torn_at_any_byte_is_noticed(step: int) -> None:
+    """What is missing from the middle is refused, or not delivered; never is another frame delivered in its place."""
+    files, ledger = left_behind()
+    for name in segments(files)[:-1]:
+        used = len(files[name].rstrip(b"\0"))
+        for cut in range(0, used, step):
+            for torn in (files[name][:cut], files[name][:cut].ljust(len(files[name]), b"\0")):
+                found = delivered({**files, name: torn})
+                assert found is None or set(found) < set(right(ledger)), f"{name} cut at {cut}"
+
+
+@pytest.mark.guarantee("G9")
+@every(3)
+def test_side_file_torn_at_any_byte_costs_no_frame_its_content(step: int) -> None:
+    """Who owns the slot, what is acknowledged: frames may be replayed or refused, none is changed or skipped."""
+    files, ledger = left_behind()
+    sides = [name for name in files if not name.endswith(".sfa")]
+    assert ".ack-watermark" in sides
+    for name in sides:
+        for cut in range(0, len(files[name]) + 1, step if len(files[name]) < 500 else 31 * step):
+            found = delivered({**files, name: files[name][:cut]})
+            assert found is None or is_end_of(found, right(ledger)), f"{name} cut at {cut}: {found}"
+
+
+def is_end_of(found: list[tuple[int, bytes]], frames: list[tuple[int, bytes]]) -> bool:
+    """Everything from some frame on, with nothing missing that was not acknowledged: the first two are."""
+    return found == frames[len(frames) - len(found) :] and len(found) >= len(frames) - 2
+
+
+@pytest.mark.guarantee("G9")
+@every(5)
+def test_no_flipped_bit_in_any_file_delivers_a_wrong_frame(step: int) -> None:
     """Frames may be replayed, cut or refused; none has another content or number than was handed over."""
     files, ledger = left_behind()
     allowed = set(right(ledger))
     assert len(segments(files)) >= 3
     outcomes = set()
     for name, data in files.items():
-        used = [*range(70), *range(4090, 4170)] if name == ".ack-watermark" else range(len(data))
-        for byte in used:
-            flipped = bytearray(data)
-            flipped[byte] ^= 1 << byte % 8
-            found = delivered({**files, name: bytes(flipped)})
-            assert found is None or set(found) <= allowed, f"{name}, byte {byte}"
+        used = [*range(70), *range(4090, 4170)] if name == ".ack-watermark" and step > 1 else range(len(data))
+        bits = [byte * 8 + bit for byte in used for bit in range(8)]
+        for bit in bits[::step]:
+            found = delivered({**files, name: flipped_bit(data, bit)})
+            assert found is None or set(found) <= allowed, f"{name}, bit {bit}"
             outcomes.add(None if found is None else len(found))
     assert {None, 10} <= outcomes
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,31 +15,48 @@ import grpc  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from holdfast import Store
-from holdfast.clock import NS_PER_S, SystemClock
-from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import Category
 from holdfast.model.frame import Entry
-from holdfast.server.access.tokens import TokenFile
-from holdfast.wire import consume, hfa, replies
+from holdfast.wire import consume, hfa, qwp, replies
 from tests.e2e.served import ServedProcess
-from tests.security.oracle import CHANNELS, PRINCIPALS, RESERVED, RULES, STRANGERS
+from tests.security.credentials import Credentials, make_credentials
+from tests.security.oracle import CHANNELS, RESERVED, RULES, SIGNED_IN
 from tests.unit.delivery.harness import Consumer
 from tests.unit.server.harness import TEXT, RawClient, open_client
 
-STATUS = {401: "refused", 403: "forbidden", 404: "hidden"}
-CODES = {grpc.StatusCode.UNAUTHENTICATED: "refused", grpc.StatusCode.PERMISSION_DENIED: "forbidden"}
+STATUS = {401: "refused", 403: "forbidden", 404: "hidden", 429: "later", 503: "later"}
+CODES = {
+    grpc.StatusCode.UNAUTHENTICATED: "refused",
+    grpc.StatusCode.PERMISSION_DENIED: "forbidden",
+    grpc.StatusCode.UNAVAILABLE: "later",
+}
+WRITE_PATHS = ("/api/v4/write", "/write/v4")
 ALLOWED_ORIGIN = "https://app.example"
 
 
 @dataclass
 class Doors:
-    """The server, its secrets, and the headers of every credential."""
+    """The server, which speaks TLS and asks for a certificate, and every credential."""
 
     served: ServedProcess
     directory: Path
-    headers: dict[str, dict[str, str]]
-    secrets: list[str]
+    credentials: Credentials
     segment: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._without_certificate = self.credentials.authority.client()
+
+    @property
+    def headers(self) -> dict[str, dict[str, str]]:
+        return self.credentials.headers
+
+    @property
+    def secrets(self) -> list[str]:
+        return self.credentials.secrets
+
+    def context(self, credential: str) -> ssl.SSLContext:
+        """How it shakes hands: with its certificate, if it has one."""
+        return self.credentials.contexts.get(credential, self._without_certificate)
 
     @property
     def audit(self) -> Path:
@@ -52,7 +69,8 @@ class Doors:
     ) -> tuple[int, bytes]:
         """A request to the admin server; the status and what came with it."""
         parts = urlsplit(self.served.admin)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        context = self.context(credential)
+        connection = http.client.HTTPSConnection("localhost", parts.port, timeout=30, context=context)
         data = None if body is None else json.dumps(body).encode()
         named = {"Content-Type": "application/json"} if data is not None else {}
         try:
@@ -66,7 +84,8 @@ class Doors:
 
     def upgrade(self, path: str, credential: str, **headers: str) -> tuple[RawClient, int]:
         """A WebSocket, or why there is none."""
-        client, answer = open_client(self.served.port, path, {**self.headers[credential], **headers})
+        shown = {**self.headers[credential], **headers}
+        client, answer = open_client(self.served.port, path, shown, context=self.context(credential))
         return client, answer.status
 
     def export(self, credential: str, signal: str) -> str:
@@ -97,6 +116,12 @@ class Doors:
                 return found
         return "done"
 
+    def shown_at_the_door(self, credential: str) -> bool:
+        """Whether it is no token, and so has no place in a message."""
+        return (
+            credential in self.credentials.contexts or self.headers[credential].get("Authorization", "")[:5] == "Basic"
+        )
+
     def _word(self, name: str) -> str:
         """An address of the line that says that the server is ready."""
         words = dict(word.split("=", 1) for word in self.served.ready_line.split()[2:])
@@ -104,14 +129,17 @@ class Doors:
 
     # -- what is done there -----------------------------------------------------------------------------------------
 
-    def publish(self, credential: str, channel: str) -> str:
+    def publish(self, credential: str, channel: str, *, path: str = WRITE_PATHS[0], codec: str = "HFA1") -> str:
         """One frame on the ingest wire."""
-        client, status = self.upgrade("/api/v4/write", credential)
+        client, status = self.upgrade(path, credential)
         if status != 101:
             return STATUS[status]
         with client:
             entry = Entry(channel, pa.record_batch({"n": pa.array([1], pa.int64())}))
-            client.send(b"".join(hfa.encode([entry], slot_id=None, fsn=0, guid=None)))
+            if codec == "QWP1":
+                client.send(qwp.encode([entry], None))
+            else:
+                client.send(b"".join(hfa.encode([entry], slot_id=None, fsn=0, guid=None)))
             reply = client.reply()
         if isinstance(reply, replies.Refusal):
             assert reply.category is Category.SECURITY_ERROR, reply
@@ -135,9 +163,12 @@ class Doors:
         return "done"
 
     def sync(self, credential: str) -> str:
-        """The first message of the sync wire, which shows the token itself."""
+        """The first message of the sync wire, which shows a token itself; what is no token is shown before."""
         shown = self.headers[credential].get("Authorization", "").removeprefix("Bearer ")
-        client, status = self.upgrade("/v1/sync", "none")
+        at_the_door = self.shown_at_the_door(credential)
+        client, status = self.upgrade("/v1/sync", credential if at_the_door else "none")
+        if at_the_door and status != 101:
+            return STATUS[status]
         assert status == 101
         with client:
             payload = {"token": shown, "client_id": credential, "last_committed_id": 0}
@@ -155,34 +186,6 @@ class Doors:
         return "forbidden" if "may not sync" in told["payload"]["message"] else "refused"
 
 
-def _tokens(data: Path) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """The headers of every credential, and every secret there is."""
-    clock, file = SystemClock(), TokenFile(LocalFilesystem(), data / "access" / "tokens.json")
-    now_ns, secrets = clock.wall_ns(), []
-    headers: dict[str, dict[str, str]] = {}
-    for name in PRINCIPALS:
-        secrets.append(file.create(name, now_ns=now_ns)[1])
-        headers[name] = {"Authorization": f"Bearer {secrets[-1]}"}
-    for name in ("expired", "revoked"):  # of someone who may do everything, had it not ended
-        ends_ns = now_ns - NS_PER_S if name == "expired" else 0
-        token, secret = file.create("boss", now_ns=now_ns - 3600 * NS_PER_S, expires_at_ns=ends_ns)
-        secrets.append(secret)
-        headers[name] = {"Authorization": f"Bearer {secret}"}
-        if name == "revoked":
-            file.revoke(token.id, now_ns=now_ns)
-    wrong = secrets[0][:-1] + ("A" if secrets[0][-1] != "A" else "B")
-    headers |= {
-        "none": {},
-        "wrong": {"Authorization": f"Bearer {wrong}"},
-        "empty": {"Authorization": ""},
-        "malformed": {"Authorization": "Basic " + base64.b64encode(b"no colon").decode()},
-        "foreign scheme": {"Authorization": f"Digest {secrets[0]}"},
-        "newline in it": {"Authorization": f"Bearer x\tforged: {secrets[0]}"},
-    }
-    assert set(headers) == {*PRINCIPALS, *STRANGERS}
-    return headers, secrets
-
-
 @contextmanager
 def open_doors(directory: Path) -> Iterator[Doors]:
     """A server with every rule of the oracle, and one segment in every channel."""
@@ -190,16 +193,24 @@ def open_doors(directory: Path) -> Iterator[Doors]:
     with Store.open(data) as store:
         for channel in set(CHANNELS) - RESERVED:
             store.commit(channel, pa.record_batch({"n": pa.array([1, 2], pa.int64())}))
-    headers, secrets = _tokens(data)
+    credentials = make_credentials(directory / "tls", data)
     rules = "\n".join(rule.as_yaml() for rule in RULES)
     origins = f'ingest:\n  origins: ["{ALLOWED_ORIGIN}"]\n'
     otlp = 'otlp: {listening_addr: "127.0.0.1:0", http_listening_addr: "127.0.0.1:0"}\n'
     audit = f"audit:\n  path: {directory / 'audit.log'}\n"
-    config.write_text(f"access:\n{rules}\n{audit}{origins}{otlp}", encoding="utf-8")
+    people = credentials.users_yaml() + credentials.authority.as_yaml()
+    config.write_text(f"access:\n{rules}\n{audit}{origins}{otlp}{people}", encoding="utf-8")
     with ServedProcess(data, "--config", str(config)) as served:
-        doors = Doors(served, directory, headers, secrets)
-        for channel in set(CHANNELS) - RESERVED:
-            status, body = doors.ask("GET", f"/api/v1/channels/{channel}/segments", "boss")
-            assert status == 200, body
-            doors.segment[channel] = json.loads(body)["data"][0]["segment"]
+        doors = Doors(served, directory, credentials)
+        for name in SIGNED_IN:  # once they are known, wrong passwords of others do not hold them up
+            assert doors.ask("GET", "/api/v1/channels", name)[0] == 200
+        for place, channel in enumerate(CHANNELS):
+            if channel not in RESERVED:
+                status, body = doors.ask("GET", f"/api/v1/channels/{channel}/segments", "boss")
+                assert status == 200, body
+                doors.segment[channel] = json.loads(body)["data"][0]["segment"]
+                status, body = doors.ask(
+                    "POST", f"/api/v1/subscribers/kept-{place}", "boss", body={"channels": [channel]}
+                )
+                assert status == 200, body
         yield doors

@@ -48,6 +48,9 @@ RULES = (
     Rule("elsewhere", ("publish", "consume", "sync", "admin"), ("office.>",)),
     Rule("denied", ("*",)),
     Rule("denied", ("*",), ("plant.one", "sync"), allow=False),
+    Rule("clerk", ("publish", "consume"), ("office.>", "otlp.traces")),
+    Rule("plc-7", ("publish", "consume"), ("plant.>",)),
+    Rule("plc-7", ("sync",), ("sync",)),
     Rule("*", ("publish",), ("plant.frozen",), allow=False),
 )
 PRINCIPALS = (
@@ -61,9 +64,26 @@ PRINCIPALS = (
     "elsewhere",
     "denied",
     "nobody",
+    "clerk",
+    "plc-7",
 )
-STRANGERS = ("none", "wrong", "expired", "revoked", "empty", "malformed", "foreign scheme", "newline in it")
-"""Credentials that belong to nobody: each is a name of what is wrong."""
+"""Each shows a token, but for the two below."""
+SIGNED_IN = ("clerk",)
+"""Show a name and a password."""
+CERTIFIED = ("plc-7",)
+"""Show a client certificate, which only the data port and the admin port look at."""
+STRANGERS = (
+    "none",
+    "wrong",
+    "expired",
+    "revoked",
+    "empty",
+    "malformed",
+    "foreign scheme",
+    "newline in it",
+    "wrong token beside a certificate",
+)
+"""Credentials that belong to nobody: each is a name of what is wrong. A header is judged before a certificate."""
 
 
 def may(principal: str, verb: str, channel: str = "") -> bool:
@@ -97,15 +117,20 @@ def _covers(pattern: str, channel: str) -> bool:
 
 
 def expected(credential: str, needs: str, channel: str) -> str:
-    """The answer to a call that needs a right: a verb of the channel, `visible`, `server`, `known` or `nothing`."""
+    """The answer to a call that needs a right: a verb of the channel, or one of six other words.
+
+    `visible` is seeing the channel, `server` is looking after the server, `known` and `nothing` are about the caller
+    alone. `listed` and `followed` are about a subscriber of the channel: it is there for whoever sees the channel or
+    looks after the server, and changed by those of them who may consume the channel.
+    """
     if needs == "nothing":
         return "done"
     if credential not in PRINCIPALS:
         return "refused"
-    if needs == "known":
-        return "done"
-    if needs == "visible":
-        return "done" if sees(credential, channel) else "hidden"
+    is_there = sees(credential, channel) or (needs != "visible" and may(credential, "admin"))
+    if needs in ("visible", "listed", "followed") and not is_there:
+        return "hidden"
     if needs == "server":
         return "done" if may(credential, "admin") else "forbidden"
-    return "done" if may(credential, needs, channel) else "forbidden"
+    verb = "consume" if needs == "followed" else needs
+    return "done" if needs in ("known", "visible", "listed") or may(credential, verb, channel) else "forbidden"

@@ -13,7 +13,7 @@ from holdfast.wire import consume
 from tests.faults import figures
 from tests.security.doors import Doors
 from tests.security.frames import raw_frame
-from tests.unit.server.harness import TEXT, open_client
+from tests.unit.server.harness import TEXT
 
 FORGED = '2026-01-01 00:00:00,000 INFO forged.line {"event": "forged"}'
 NASTY = (
@@ -64,8 +64,8 @@ def over_websockets(doors: Doors, text: str) -> list[bytes]:
         ("/v1/sync", json.dumps({"type": "connect", "payload": {"token": text, "client_id": text}}).encode(), TEXT),
     ):
         for who in ("boss", "nobody"):
-            client, answer = open_client(doors.served.port, path, doors.headers[who])
-            assert answer.status == 101
+            client, status = doors.upgrade(path, who)
+            assert status == 101
             with client:
                 if path == "/v1/consume" and message[:2] != b"\x01\x01":
                     client.send(consume.encode(consume.Hello()))
@@ -115,7 +115,7 @@ def test_no_secret_is_in_logs_metrics_answers_or_files(doors: Doors) -> None:
             answers.append(doors.ask("GET", path, credential)[1])
         answers += [doors.publish(credential, "plant.one").encode(), doors.sync(credential).encode()]
     for secret in doors.secrets:  # shown where it does not belong, it is still not repeated
-        answers.append(doors.ask("GET", f"/api/v1/channels?after={secret}", "none")[1])
+        answers.append(doors.ask("GET", f"/api/v1/channels?after={quote(secret, safe='')}", "none")[1])
     places = {name: text.encode(errors="surrogateescape") for name, text in written(doors).items()}
     places |= {f"answer {number}": body for number, body in enumerate(answers)}
     data = doors.directory / "data"
