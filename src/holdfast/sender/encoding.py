@@ -105,14 +105,14 @@ def dictionary_of(symbols: Sequence[str]) -> qwp.SymbolDictionary:
 
 
 def is_empty_qwp(payload: memoryview, symbols: Sequence[str]) -> bool:
-    """Whether a server finds no rows in this frame and waits for none: it may fill its dictionary, and that is all."""
+    """Whether a server finds no table in this frame and waits for none: it may fill its dictionary, and that is all."""
     if payload[:4] != MAGIC:
         return False
     try:
         found = qwp.decode(payload, dictionary_of(symbols), FrameLimits(), now_us=0)
     except WireError:
         return False  # it will be refused, which counts
-    return not found.entries and not found.deferred
+    return not found.tables and not found.deferred
 
 
 # --- data to batches ------------------------------------------------------------------------------------------------
