@@ -26,6 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, NoReturn
 
+from holdfast.sender.rows import load_conversions
+
 ROOT = Path(__file__).parents[2]
 PRELOADED = (
     *("holdfast.cli.main", "holdfast.cli.serve"),
@@ -160,6 +162,7 @@ if __name__ == "__main__":
         import_module(name)
     with suppress(SystemExit), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         _function("tests.e2e.command_process:main")(["verify", os.devnull])  # imports what reads a command line
+    load_conversions()  # or each child that opens a sender takes a second
     gc.freeze()  # children share what is there, instead of copying it at their first collection
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         _serve(connection)
