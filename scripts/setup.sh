@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make .venv hold exactly what uv.lock says. Called by the Makefile; `sh scripts/setup.sh base|dev|bench` works by hand too.
+# Make .venv hold what uv.lock says; a smaller set leaves what a larger one added. Called by the Makefile; `sh scripts/setup.sh base|dev|bench` works by hand too.
 #   base  what `holdfast demo` needs to run     dev  the same plus what checks and tests need
 #   bench  the same plus the peers that benchmarks measure
 # Needs: Python 3.11 or newer with venv and pip, and a way to PyPI. Everything else is downloaded into .venv.

@@ -22,17 +22,17 @@ def event(name: str, *, level: int = logging.INFO, **fields: object) -> None:
 
 
 @contextmanager
-def logging_to_stderr(who: str = "") -> Iterator[None]:
+def logging_to_stderr(who: str = "", *, level: int = logging.INFO) -> Iterator[None]:
     """The log lines of this process, with its name, on what is standard error now; not once the block is left."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {who}%(levelname)s %(message)s"))
-    level = _LOGGER.level
+    before = _LOGGER.level
     _LOGGER.addHandler(handler)
-    _LOGGER.setLevel(logging.INFO)
+    _LOGGER.setLevel(level)
     try:
         yield
     finally:
-        _LOGGER.setLevel(level)
+        _LOGGER.setLevel(before)
         _LOGGER.removeHandler(handler)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from holdfast.errors import SchemaMismatch
+from holdfast.errors import ColumnWidened, SchemaMismatch
 from holdfast.spark.columns import conform, spark_schema
 
 WHEN = datetime(2026, 1, 31, 12, 0, 0, 123456)
@@ -71,8 +71,12 @@ def test_columns_that_are_missing_are_null_and_others_are_left_out() -> None:
 
 
 def test_a_value_that_does_not_fit_is_refused_with_its_column() -> None:
-    with pytest.raises(SchemaMismatch, match=r"channel 't', column 'a'.*start the query again"):
-        conform(pa.record_batch({"a": [2**40]}), pa.schema([("a", pa.int32())]), channel="t")
+    large, small = pa.record_batch({"a": [2**40]}), pa.schema([("a", pa.int32())])
+    with pytest.raises(ColumnWidened, match=r"channel 't', column 'a'.*start the query again"):
+        conform(large, small, channel="t", stored=True)
+    with pytest.raises(SchemaMismatch, match=r"channel 't', column 'a'.*not in range: -?\d+ to \d+$") as caught:
+        conform(large, small, channel="t")
+    assert not isinstance(caught.value, ColumnWidened), "rows on their way to a sink do not change by a new start"
 
 
 def test_a_time_that_overflows_is_refused_instead_of_wrapped() -> None:

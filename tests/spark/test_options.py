@@ -11,6 +11,7 @@ from holdfast.spark.options import BATCH_BYTES_DEFAULT, read_options
 
 PATH = {"path": "d", "channel": "t"}
 ADDR = {"addr": "http://127.0.0.1:9001", "channel": "t"}
+BOTH = {"addr": "http://h:1,http://h:2", "channel": "t"}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,9 @@ ADDR = {"addr": "http://127.0.0.1:9001", "channel": "t"}
         ({**PATH, "startingOffsets": '{"t": 0}'}, "is no position"),
         ({**PATH, "startingOffsets": '{"u": 1}'}, "names channel 'u'"),
         ({**PATH, "startingOffsets": "{"}, "is no JSON"),
+        ({**ADDR, "channel": "*", "startingOffsets": '{"http://127.0.0.1:9001/t": 1}'}, "none of several in `addr`"),
+        ({**BOTH, "startingOffsets": '{"http://h:3/t": 1}'}, "names the server of 'http://h:3/t'"),
+        ({**BOTH, "endingOffsets": '{"http://h:1/u": 1}'}, "names channel 'u'"),
         ({**PATH, "endingOffsets": "earliest"}, "cannot be 'earliest'"),
         ({**PATH, "maxEventsPerTrigger": "0"}, "no whole number above 0"),
         ({**PATH, "maxBytesPerTrigger": "1 bucket"}, "not a number with one of the units"),

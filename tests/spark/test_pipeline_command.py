@@ -74,6 +74,21 @@ def test_validate_tells_all_problems_and_exits_with_two(tmp_path: Path) -> None:
     ]
 
 
+def test_a_plan_names_formats_that_spark_has_not_got(tmp_path: Path) -> None:
+    made(tmp_path / "d")
+    outputs = "  typo: {from: even, format: parqet, path: out}\n  absent: {from: even, format: kafka}\n"
+    outputs += "  none: {from: even, format: noop}\n"
+    (tmp_path / "p.yaml").write_text(FILE.replace("checkpoint: checkpoint", f"{outputs}checkpoint: checkpoint"))
+    told = holdfast("pipeline", "validate", "p.yaml", "--plan", folder=tmp_path)
+    assert told.returncode == 2, told.stderr
+    lines = [line for line in told.stderr.splitlines() if line.startswith("holdfast: ")]
+    assert len(lines) == 2
+    assert "p.yaml:9: outputs.typo.format: 'parqet' is not one of" in lines[0]
+    assert "did you mean parquet?" in lines[0]
+    assert "p.yaml:10: outputs.absent.format: 'kafka'" in lines[1]
+    assert "Kafka Integration Guide" in lines[1]
+
+
 def test_graph_draws_a_pipeline_that_nothing_was_started_for(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(FILE)
     drawn = holdfast("pipeline", "graph", "p.yaml", folder=tmp_path)

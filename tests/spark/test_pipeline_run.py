@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast import Store
 from holdfast.errors import InvalidConfig, QueryFailed
 from holdfast.model.frame import Entry, SlotFrame
 from holdfast.model.positions import Fsn
 from holdfast.spark.pipeline import OutputStatus, Pipeline
+from holdfast.spark.pipeline.model import Select
 from holdfast.spark.tables import read_manifest
+from holdfast.testing import ManualClock
 from holdfast.wire.otlp.decode import decode_rows
 from holdfast.wire.otlp.raw import RawRequest, raw_rows
 from holdfast.wire.otlp.signals import Signal
@@ -357,6 +361,64 @@ def test_a_frame_that_reached_two_servers_stays_once_with_all_its_events(spark: 
     assert sorted(taken) == [1, 1, 1, 2, 2, 2, 3, 3, 3, 7, 7, 7]
 
 
+@pytest.mark.guarantee("G8")
+def test_events_without_a_slot_are_repeats_of_none(spark: SparkSession, tmp_path: Path) -> None:
+    """Neither of each other, nor of those of another batch or of a server that counts alike at the same time."""
+    taken: list[tuple[int, bool]] = []
+
+    def keep(frame: DataFrame, _batch_id: int) -> None:
+        taken.extend((row["n"], row["_slot_id"] is None) for row in frame.collect())
+
+    clock = ManualClock()
+    with Running(tmp_path / "a", clock=clock) as one, Running(tmp_path / "b", clock=clock) as two:
+        for server, n in ((one, 100), (two, 200)):
+            for fsn in (1, 2):
+                frame = [Entry("t", pa.record_batch({"n": [fsn]}))]
+                server.store.commit_frame(frame, identity=SlotFrame(b"sixteen bytes ok", Fsn(fsn)))
+                server.store.commit("t", pa.record_batch({"n": [n, n]}))
+                server.store.flush()
+        both = ", ".join(f"http://127.0.0.1:{server.port}" for server in (one, two))
+        (
+            Pipeline.builder("both", checkpoint=str(tmp_path / "c"), trigger="available_now")
+            .source("t", channel="t", addr=both, options={"includeMetadata": True, "maxSegmentsPerTrigger": 3})
+            .step("once", deduplicate=["_slot_id", "_fsn"])
+            .output("mine", foreach_batch=keep)
+            .build()
+            .run(spark)
+        )
+    assert sorted(taken) == [(1, False), (2, False), *[(100, True)] * 4, *[(200, True)] * 4]
+
+
+@pytest.mark.guarantee("G8")
+def test_a_column_that_is_widened_in_mid_stream_starts_the_query_again(spark: SparkSession, tmp_path: Path) -> None:
+    taken: list[int] = []
+
+    def keep(frame: DataFrame, _batch_id: int) -> None:
+        taken.extend(row["n"] for row in frame.collect())
+
+    with Store.open(tmp_path / "d") as store:
+        store.commit("t", pa.record_batch({"n": pa.array([1], pa.int32())}))
+        store.flush()
+        settings = {"trigger": "100ms", "restart": {"backoff": "100ms"}}
+        pipeline = (
+            Pipeline.builder("p", checkpoint=str(tmp_path / "c"), **settings)
+            .source("t", channel="t", path=str(tmp_path / "d"))
+            .output("mine", foreach_batch=keep)
+            .build()
+        )
+
+        def done(_statuses: list[OutputStatus]) -> bool:
+            if taken == [1] and store.listing.channel("t").next_seq == 2:
+                store.commit("t", pa.record_batch({"n": pa.array([2**40], pa.int64())}))
+                store.flush()
+            return len(taken) > 1
+
+        run_until(pipeline, spark, done)
+    assert taken == [1, 2**40]
+    (status,) = pipeline.board.statuses()
+    assert (status.state, status.restarts) == ("stopped", 1)
+
+
 @pytest.mark.long
 def test_frames_are_not_taken_for_events_once_their_place_is_gone(spark: SparkSession, tmp_path: Path) -> None:
     made(tmp_path / "d", segments=1, events=2)
@@ -369,4 +431,9 @@ def test_frames_are_not_taken_for_events_once_their_place_is_gone(spark: SparkSe
         .build()
     )
     with pytest.raises(InvalidConfig, match="_frame_index"):
+        pipeline.plan(spark)
+    (step,) = [step for step in pipeline.spec.steps if isinstance(step.verb, Select)]
+    more = replace(step, verb=Select(("n", "_slot_id", "_fsn", "_frame_index")))
+    pipeline.spec = replace(pipeline.spec, steps=(more, *pipeline.spec.steps[1:]))
+    with pytest.raises(InvalidConfig, match="_committed_id tells events without a slot apart"):
         pipeline.plan(spark)

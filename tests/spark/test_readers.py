@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,11 +25,23 @@ from holdfast.errors import (
     SchemaMismatch,
     ServerAway,
 )
-from holdfast.spark.options import read_options
+from holdfast.spark.access import StoreAccess
+from holdfast.spark.batch import TASK_PATIENCE_S
+from holdfast.spark.options import SourceOptions, read_options
 from holdfast.spark.reading import SLICE_ROWS
-from holdfast.spark.resolving import infer_schema
+from holdfast.spark.resolving import STREAM_PATIENCE_S, infer_schema, open_access
 from holdfast.testing import ManualClock
-from tests.spark.stores import batch_of, between, fill, made, micro_batches, numbers, rows_of, stream_of
+from tests.spark.away import back_once_missed
+from tests.spark.stores import (
+    batch_of,
+    between,
+    fill,
+    made,
+    micro_batches,
+    numbers,
+    rows_of,
+    stream_of,
+)
 from tests.spark.test_columns import COLUMNS, everything
 from tests.unit.server.admin.running import Running
 
@@ -283,6 +297,22 @@ def test_a_damaged_segment_gives_no_row_and_names_file_and_byte(place: Place) ->
     assert got == []
 
 
+def test_a_file_that_is_damaged_where_tasks_see_it_is_asked_of_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Running(tmp_path / "d") as running:
+        fill(running.store, "t", segments=2, events=10)
+        seen = shutil.copytree(tmp_path / "d" / "channels", tmp_path / "seen" / "channels")
+        second = sorted((seen / "t").glob("*.arrow"))[1]
+        data = bytearray(second.read_bytes())
+        data[len(data) // 2] ^= 1
+        second.write_bytes(data)
+        reader = stream_of({**options_of(running), "path": str(tmp_path / "seen")})
+        assert between(reader, {"t": 1}, {"t": 21}) == list(range(1, 21))
+    (told,) = [record.message for record in caplog.records if "elsewhere" in record.message]
+    assert second.name in told
+
+
 # -- the server -------------------------------------------------------------------------------------------------------
 
 
@@ -370,6 +400,53 @@ def test_an_absent_server_never_ends_a_query(tmp_path: Path) -> None:
         assert reader.latestOffset(start, ReadMaxRows(5)) == start
     reader.commit(start)
     assert reader.reportLatestOffset() is None
+
+
+@pytest.mark.guarantee("G8")
+def test_available_now_waits_for_a_server_and_confirms_to_the_last(tmp_path: Path) -> None:
+    with Running(tmp_path / "d") as running:
+        fill(running.store, "t", segments=3, events=10)
+        options = options_of(running, subscriber="s", maxSegmentsPerTrigger="2")
+        reader = stream_of(options)
+        start = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        middle = reader.latestOffset(start, ReadMaxRows(20))
+    with back_once_missed(tmp_path / "d", running.port):
+        end = reader.latestOffset(middle, ReadMaxRows(20))
+        assert (middle, end) == ({"t": 21}, {"t": 31}), "Spark takes equality for the end of the run"
+    with back_once_missed(tmp_path / "d", running.port) as back:
+        assert reader.latestOffset(end, ReadMaxRows(20)) == end
+        assert mark_of(back.result()) == 30
+
+
+@pytest.mark.guarantee("G8")
+def test_a_run_of_one_batch_waits_for_a_server_to_begin_with(tmp_path: Path) -> None:
+    with Running(tmp_path / "d") as running:
+        fill(running.store, "t", segments=3, events=10)
+        reader = stream_of(options_of(running, subscriber="s"))
+        start = reader.initialOffset()
+    with back_once_missed(tmp_path / "d", running.port):
+        assert reader.latestOffset(start, ReadAllAvailable()) == {"t": 31}
+
+
+def test_a_task_of_a_stream_waits_for_a_server_longer_than_that_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Running(tmp_path / "d") as running:
+        fill(running.store, "t", segments=1, events=10)
+        stream, batch = stream_of(options_of(running)), batch_of(options_of(running))
+        (task,) = stream.partitions({"t": 1}, {"t": 11})
+    assert STREAM_PATIENCE_S >= 10 * TASK_PATIENCE_S
+    monkeypatch.setattr("holdfast.spark.batch.open_access", partial(impatient, TASK_PATIENCE_S))
+    with pytest.raises(ServerAway):
+        list(batch.read(task))
+    with back_once_missed(tmp_path / "d", running.port):
+        assert [n for part in stream.read(task) for n in part.column("n").to_pylist()] == list(range(1, 11))
+
+
+def impatient(limit_s: float, options: SourceOptions, *, patience_s: float) -> StoreAccess:
+    """Access that waits, if it was to wait for longer than `limit_s`, and not at all otherwise."""
+    return open_access(options, patience_s=patience_s if patience_s > limit_s else 0.0)
 
 
 def test_a_wrong_address_is_told_before_long() -> None:

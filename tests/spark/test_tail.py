@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxBytes
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
 from holdfast.clock import NS_PER_S
 from holdfast.errors import InvalidConfig
@@ -28,6 +28,19 @@ def test_events_that_are_not_sealed_yet_come_with_the_next_batch(tmp_path: Path)
         end = hasty.latestOffset(start, LIMIT)
         assert between(hasty, start, end) == list(range(1, 11))
         assert server.store.listing.channel("other").published_seq == 0, "other channels are left alone"
+
+
+@pytest.mark.parametrize("limit", [LIMIT, ReadAllAvailable()])
+def test_a_run_that_ends_begins_with_what_is_not_sealed_yet(tmp_path: Path, limit: ReadLimit) -> None:
+    with Running(tmp_path / "d", store={"segment.max_open_duration": "1h"}) as server:
+        server.store.commit("t", numbers(1, 10))
+        reader = stream_of({"addr": f"http://127.0.0.1:{server.port}", "channel": "t", "tailLatency": "low"})
+        start = reader.initialOffset()
+        if limit is LIMIT:
+            reader.prepareForTriggerAvailableNow()
+            server.store.commit("t", numbers(11, 5))
+        end = reader.latestOffset(start, limit)
+        assert between(reader, start, end) == list(range(1, 11))
 
 
 def test_only_a_server_can_seal(tmp_path: Path) -> None:

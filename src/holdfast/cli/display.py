@@ -61,7 +61,8 @@ def size(number: int) -> str:
 
 def moment(time_ns: int) -> str:
     """Nanoseconds since 1970 as a UTC time."""
-    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    seconds, rest_ns = divmod(time_ns, 10**9)
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S") + f".{rest_ns // 10**6:03d}Z"
 
 
 def shortened(items: Sequence[_Item], limit: int) -> tuple[Sequence[_Item], int, Sequence[_Item]]:

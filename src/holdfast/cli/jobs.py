@@ -16,18 +16,30 @@ from rich.progress import BarColumn, TaskProgressColumn
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.channels import print_table
 from holdfast.cli.display import count, make_console, make_table, several, size
-from holdfast.cli.jobsgroup import Place, Shape
+from holdfast.cli.jobsgroup import Place, Sending, Shape
 from holdfast.cli.picture import CHANGE_NOTHING, read_config
 from holdfast.cli.progress import make_progress
 from holdfast.cli.serverat import server_at, token_of_environment
 from holdfast.config.values import parse_size, parse_time
-from holdfast.errors import BadRequest
+from holdfast.errors import BadRequest, InvalidConfig
+from holdfast.spark.access import channel_key
 from holdfast.spark.jobs import compact_directory, compact_server, export, figures, replay
 from holdfast.spark.jobs.replaying import Target
-from holdfast.spark.options import SourceOptions, read_options
+from holdfast.spark.options import SourceOptions, is_glob, read_address, read_options
 from holdfast.store.compaction import Compaction, CompactionPolicy
 
 Advance = Callable[[int, int, str], None]
+
+
+_FLAGS = {
+    "path": "--data",
+    "addr": "--addr",
+    "tokenFile": "--token-file",
+    "channel": "CHANNEL",
+    "startingOffsets": "--from",
+    "endingOffsets": "--to",
+}
+"""How commands call the options of a source."""
 
 
 def _options(place: Place, channel: str, **more: str | None) -> SourceOptions:
@@ -40,9 +52,36 @@ def _options(place: Place, channel: str, **more: str | None) -> SourceOptions:
         "channel": channel,
         **{key: value or "" for key, value in more.items()},
     }
-    if not (named["path"] or named["addr"]):
-        named["path"] = "data"
-    return read_options({key: value for key, value in named.items() if value}).check_batch()
+    if not place.addr:
+        named["path"] = str(_directory(place))
+    try:
+        return read_options({key: value for key, value in named.items() if value}).check_batch()
+    except InvalidConfig as error:
+        raise BadRequest(f"{_FLAGS.get(error.key, error.key)} {error.reason}") from None
+
+
+def _directory(place: Place) -> Path:
+    directory = place.data or Path("data")
+    if not directory.exists():
+        raise BadRequest(f"{directory} does not exist; give --data, or --addr of a running server")
+    return directory
+
+
+def _address(flag: str, text: str) -> str:
+    try:
+        return read_address(text)
+    except InvalidConfig as error:
+        raise BadRequest(f"{flag} {error.reason}") from None
+
+
+def _size(flag: str, text: str) -> int:
+    try:
+        found = parse_size(text)
+    except ValueError as error:
+        raise BadRequest(f"{flag} {error}") from None
+    if found < 1:
+        raise BadRequest(f"{flag} {text!r} is no size above 0")
+    return found
 
 
 @contextmanager
@@ -56,25 +95,23 @@ def _progress(what: str, *, as_json: bool) -> Iterator[Advance]:
 
 def run_compact(place: Place, channel: str, *, target: str, span: str, config: Path | None, as_json: bool) -> ExitCode:
     """Small segments become large ones."""
+    _check_compact(place, channel, config)
     try:
-        policy = CompactionPolicy(parse_size(target), parse_time(span))
+        policy = CompactionPolicy(_size("--target-size", target), parse_time(span))
     except ValueError as error:
-        raise BadRequest(str(error)) from None
+        raise BadRequest(f"--event-span {error}") from None
     with _progress(f"compacting {channel}", as_json=as_json) as advance:
 
         def on_step(done: Compaction) -> None:
             advance(done.segments_before, 0, f"{count(done.segments_before)} segments became {done.segments_after}")
 
         if place.addr is not None:
-            there = server_at(place.addr, place.token_file)
-            server = Target(place.addr, channel, token=there.token, token_file=there.token_file)
+            there = server_at(_address("--addr", place.addr), place.token_file)
+            server = Target(there.addr, channel, token=there.token, token_file=there.token_file)
             done = compact_server(server, policy, on_step=on_step)
         else:
-            directory = place.data or Path("data")
-            if not directory.exists():
-                raise BadRequest(f"{directory} does not exist; give --data, or --addr of a running server")
             settings = read_config(config, without=CHANGE_NOTHING)
-            done = compact_directory(directory, channel, policy, config=settings, on_step=on_step)
+            done = compact_directory(_directory(place), channel, policy, config=settings, on_step=on_step)
     if as_json:
         answer_json("compact", {"channel": channel, **_facts(done)})
     else:
@@ -83,6 +120,16 @@ def run_compact(place: Place, channel: str, *, target: str, span: str, config: P
         sizes = f"{size(done.bytes_before)} became {size(done.bytes_after)}"
         make_console().print(f"{escape(channel)}: {became}, {sizes}, {several(done.events, 'event')}{left}.")
     return ExitCode.DONE
+
+
+def _check_compact(place: Place, channel: str, config: Path | None) -> None:
+    """One channel of one store; nothing that is given is passed over."""
+    if place.addr is not None and place.data is not None:
+        raise BadRequest("--data and --addr are both given; give --addr if the server runs, and --data if it does not")
+    if place.addr is not None and config is not None:
+        raise BadRequest("--config goes with --data; a server at --addr has its own settings")
+    if is_glob(channel) or "," in channel:
+        raise BadRequest(f"{channel!r} is not one channel; compact takes one by its name")
 
 
 def _facts(done: Compaction) -> dict[str, int]:
@@ -120,6 +167,7 @@ def run_export(
             master=master,
             sort_by=shape.sort_by,
             delta=shape.form == "delta",
+            merge_schema=shape.merge_schema,
             on_part=lambda done, parts: advance(done.files, parts, f"{count(done.events)} events"),
         )
     if as_json:
@@ -136,18 +184,20 @@ def run_replay(
     target: Target,
     *,
     span: tuple[str | None, str | None],
-    identity: str,
+    sending: Sending,
     master: str | None,
     as_json: bool,
 ) -> ExitCode:
     """Events to another channel or server."""
     start, end = span
+    _address("--to-addr", target.addr)
     options = _options(place, channel, startingOffsets=start, endingOffsets=end)
     with _progress(f"replaying {channel}", as_json=as_json) as advance:
         done = replay(
             options,
             target,
-            identity=identity,
+            identity=sending.identity,
+            frame_bytes=_size("--frame-size", sending.frame_size),
             master=master,
             on_part=lambda done, parts: advance(done.parts, parts, f"{count(done.events)} events"),
         )
@@ -171,7 +221,7 @@ def run_stats(place: Place, channel: str, *, as_json: bool) -> ExitCode:
     for row in rows:
         sizes = (size(row.bytes), size(row.smallest_bytes), size(row.median_bytes), size(row.largest_bytes))
         amounts = (count(row.events), count(row.segments), count(row.small_segments))
-        table.add_row(escape(row.channel), *amounts, *sizes, count(row.columns))
+        table.add_row(escape(channel_key(row.server, row.channel)), *amounts, *sizes, count(row.columns))
     console = make_console()
     print_table(console, table)
     small = sum(row.small_segments for row in rows)

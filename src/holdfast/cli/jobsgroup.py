@@ -13,7 +13,14 @@ from holdfast.cli.extras import import_needing
 from holdfast.cli.groups import Json, TokenFile
 
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="A channel.")]
-Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The directory of the store. Default: data.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="The directory of the store. Default: data. With --addr: where files of the server are read directly.",
+    ),
+]
 Addr = Annotated[
     str | None, typer.Option(metavar="URL", help="The admin address of a running server: http://127.0.0.1:9001.")
 ]
@@ -46,12 +53,23 @@ class Shape:
     form: str
     sort_by: str
     metadata: bool
+    merge_schema: bool
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How a replay sends."""
+
+    identity: str
+    frame_size: str
 
 
 def compact(
     channel: Channel,
     *,
-    data: Data = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="The directory of the store. Default: data.")
+    ] = None,
     addr: Addr = None,
     token_file: TokenFile = None,
     config: Annotated[
@@ -86,18 +104,26 @@ def export(  # noqa: PLR0913  # each is an option of the command
     form: Annotated[str, typer.Option("--format", help="parquet, or delta: the files as a Delta table.")] = "parquet",
     sort_by: Annotated[str, typer.Option(metavar="COLUMN", help="Order the rows of each file by a column.")] = "",
     metadata: Annotated[bool, typer.Option("--metadata", help="Add _seq and the other system columns.")] = False,
+    merge_schema: Annotated[
+        bool,
+        typer.Option(
+            "--merge-schema",
+            help="Go on although the channel has other columns than the files that are there; readers must merge them.",
+        ),
+    ] = False,
     master: Master = None,
     as_json: Json = False,
 ) -> None:
     """Write the events of channels, or a range of them, to Parquet files that any reader opens.
 
     Files are complete or not there. The same command goes on where it was interrupted, and later exports what came
-    since. Reads what is in segments. Needs the extra `spark` of the package; starts Spark only with --master.
+    since. All files of a channel have the same columns. Reads what is in segments. Needs the extra `spark` of the
+    package; starts Spark only with --master.
     """
     with answering("export", as_json=as_json):
         run = _jobs().run_export
         place = Place(data, addr, token_file)
-        shape = Shape(form, sort_by, metadata)
+        shape = Shape(form, sort_by, metadata, merge_schema)
         raise typer.Exit(run(place, channel, target, span=(start, end), master=master, shape=shape, as_json=as_json))
 
 
@@ -115,6 +141,10 @@ def replay(  # noqa: PLR0913  # each is an option of the command
     identity: Annotated[
         str, typer.Option(metavar="TEXT", help="Which replay this is. Default: the source, its channel, the target.")
     ] = "",
+    frame_size: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="What is sent as one, at most; below ingest.max_batch_size of the target."),
+    ] = "8MiB",
     master: Master = None,
     as_json: Json = False,
 ) -> None:
@@ -129,7 +159,13 @@ def replay(  # noqa: PLR0913  # each is an option of the command
         place = Place(data, addr, token_file)
         raise typer.Exit(
             module.run_replay(
-                place, channel, target, span=(start, end), identity=identity, master=master, as_json=as_json
+                place,
+                channel,
+                target,
+                span=(start, end),
+                sending=Sending(identity, frame_size),
+                master=master,
+                as_json=as_json,
             )
         )
 

@@ -1,21 +1,26 @@
 """`holdfast pipeline`: run, validate and draw pipelines.
 
 Promise: `validate` says everything that is wrong with a file, one line each with file, line and key, and starts
-nothing; with `--plan` Spark’s analyser looks too. `run` prints how each output is doing: a live table on a terminal, a
-line for each change elsewhere, one document at the end with `--json`. SIGTERM and SIGINT finish the batches in hand and
-end with 0; a second one does not wait. While Spark starts, the first one ends it. Exit codes: 2 the pipeline is wrong,
-3 it cannot listen, 4 a query failed or Spark did not start.
+nothing; with `--plan` Spark is asked for the formats, and its analyser looks too. `run` prints how each output is
+doing: a live table on a terminal, a line for each change elsewhere, one document at the end with `--json`. SIGTERM and
+SIGINT finish the batches in hand and end with 0; a second one does not wait. While Spark starts, the first one ends it.
+Exit codes: 2 the pipeline is wrong, 3 it cannot listen, 4 a query failed or Spark did not start.
 """
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -25,7 +30,10 @@ from holdfast.cli.answer import ExitCode, answer_json, print_json
 from holdfast.cli.display import count, make_console, make_table, several, size
 from holdfast.errors import BadPipeline, InvalidConfig, QueryFailed
 from holdfast.spark.pipeline import OutputStatus, Pipeline
+from holdfast.spark.pipeline.checking import check_formats
 from holdfast.spark.pipeline.model import PipelineSpec, Trigger
+from holdfast.spark.reasons import reason_of
+from holdfast.telemetry import logging_to_stderr
 
 LOOKS_PER_SECOND = 4
 
@@ -67,9 +75,22 @@ def _refuse(problems: tuple[InvalidConfig, ...], *, as_json: bool) -> ExitCode:
 def _plan(pipeline: Pipeline, master: str | None) -> None:
     spark = pipeline.session(master)
     try:
+        check_formats(pipeline.spec, partial(_objection, spark))
         pipeline.plan(spark)
     finally:
         spark.stop()
+
+
+def _objection(spark: SparkSession, name: str) -> str:
+    """Why Spark has no format of this name; empty if it has."""
+    jvm = spark._jvm
+    assert jvm is not None
+    source = jvm.org.apache.spark.sql.execution.datasources.DataSource
+    try:
+        source.lookupDataSource(name, spark._jsparkSession.sessionState().conf())
+    except (PySparkException, Py4JError) as error:
+        return reason_of(error)
+    return ""
 
 
 def run_graph(path: Path, *, as_json: bool) -> ExitCode:
@@ -99,7 +120,8 @@ def run_run(path: Path, *, master: str | None, metrics: str | None, once: bool, 
     except _Left:
         return _done(pipeline, as_json=as_json)
     try:
-        with _on_signals(pipeline.stop), view:  # again: Spark takes SIGINT for itself when it starts
+        warnings = logging_to_stderr("holdfast ", level=logging.WARNING)
+        with _on_signals(pipeline.stop), view, warnings:  # again: Spark takes SIGINT for itself when it starts
             pipeline.run(spark, on_look=view.look)
     except QueryFailed as error:
         if as_json:
@@ -220,6 +242,8 @@ def line_of(status: OutputStatus) -> str:
         parts.append(f"batch {status.batch} in {status.batch_s:.2f} s")
         parts.append(f"{count(status.rows)} rows, {status.rows_per_s:,.0f}/s")
         parts.append(f"{count(status.lag_events)} behind")
+    if status.lost_events:
+        parts.append(f"{count(status.lost_events)} lost")
     if status.state_rows:
         parts.append(f"state {count(status.state_rows)} rows, {size(status.state_bytes)}")
     if status.restarts:

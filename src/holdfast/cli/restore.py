@@ -19,7 +19,7 @@ from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.display import make_console, print_place, several, size
 from holdfast.cli.extras import read_settings
 from holdfast.cli.progress import following_growth
-from holdfast.clock import NS_PER_S, SystemClock
+from holdfast.clock import SystemClock, wall_ns_of
 from holdfast.config.tier import TierConfig
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest
@@ -109,5 +109,5 @@ def _until(at: str | None) -> Callable[[Entry], bool]:
         ) from None
     if moment.tzinfo is None:
         raise BadRequest(f"--at {at} has no time zone; write 2026-05-01T12:00Z or 2026-05-01T14:00+02:00")
-    time_ns = int(moment.timestamp()) * NS_PER_S + moment.microsecond * 1000
+    time_ns = wall_ns_of(moment)
     return lambda entry: entry.at_ns <= time_ns

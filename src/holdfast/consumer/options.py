@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.clock import NS_PER_S
+from holdfast.clock import wall_ns_of
 from holdfast.errors import InvalidConfig
 from holdfast.model.names import check_channel_name
 from holdfast.sender.conf import SenderConfig, rows
@@ -104,7 +104,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def _start(self) -> tuple[str | int | None, int | None]:
         if not isinstance(self.start, datetime):
             return self.start, None
-        return None, int(self.start.timestamp() * 1_000_000) * (NS_PER_S // 1_000_000)
+        return None, wall_ns_of(self.start)
 
 
 def options_of(values: dict[str, Any]) -> Options:

@@ -27,7 +27,7 @@ class Outage(NamedTuple):
     last_error: str = ""
 
     def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_wall_ns / NS_PER_S, UTC).isoformat(timespec="seconds")
+        since = datetime.fromtimestamp(self.since_wall_ns // NS_PER_S, UTC).isoformat(timespec="seconds")
         return f"since {since}, attempt {self.attempts}" + (
             f", last error: {self.last_error}" if self.last_error else ""
         )

@@ -19,7 +19,8 @@ Spark has surely committed, so that nothing is evicted before.
 | admission.py | how much of what is there a micro-batch takes |
 | planning.py | from a range of offsets to tasks, and what is missing in it |
 | reading.py | what a task does |
-| worker.py | the Python process that a task runs in |
+| losses.py | what a query has found to be lost, and how its reports say so |
+| worker.py | the Python process that a task runs in: cheap to use again, and not silent |
 | pruning.py | filters of a batch, to leave segments out |
 | descriptors.py | segments described, instead of their events |
 | landing.py | segments into tables without passing the JVM |

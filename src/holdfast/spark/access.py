@@ -25,13 +25,18 @@ class ChannelFacts:
     end_seq: int
     server: str = ""
     """Its address, if the query reads from several."""
-    unsealed: bool = False
-    """Whether it has events that are in no segment yet, as far as that is known."""
+    next_seq: int = 0
+    """The seq of the next event to come, as far as that is known; what is before it and not published is unsealed."""
 
     @property
     def key(self) -> str:
         """What offsets call it."""
         return channel_key(self.server, self.name)
+
+    @property
+    def unsealed(self) -> bool:
+        """Whether it has events that are in no segment yet, as far as that is known."""
+        return self.next_seq > self.end_seq
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from holdfast.spark.resolving import INTERACTIVE_PATIENCE_S, open_access, resolv
 from holdfast.spark.worker import settle
 
 TASK_PATIENCE_S = 60.0
-"""How long a task waits for a server that is away, before Spark tries the task again."""
+"""How long a task of a batch waits for a server that is away, before Spark tries the task again."""
 
 
 class BatchReader(DataSourceReader):
@@ -57,11 +57,13 @@ class PruningReader(BatchReader):
         return filters
 
 
-def read_task(options: SourceOptions, task: Task, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_task(
+    options: SourceOptions, task: Task, schema: StructType, *, patience_s: float = TASK_PATIENCE_S
+) -> Iterator[pa.RecordBatch]:
     """What a task yields: events, or descriptors of where they are."""
     settle()
     target = to_arrow_schema(schema, timezone="UTC")
     if options.emit == "segments":
         return iter([describe(task.pieces, target)])
-    access = open_access(options, patience_s=TASK_PATIENCE_S)
+    access = open_access(options, patience_s=patience_s)
     return read_pieces(access, task.pieces, target, fail_on_data_loss=options.fail_on_data_loss)

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from holdfast.errors import SchemaMismatch
+from holdfast.errors import ColumnWidened, SchemaMismatch
 
 DECIMAL_DIGITS_MAX = 38
 
@@ -102,25 +102,33 @@ def _decimal(kind: pa.DataType) -> pa.DataType:
     return pa.decimal128(kind.precision, kind.scale) if exact else pa.string()
 
 
-def conform(batch: pa.RecordBatch, target: pa.Schema, *, channel: str) -> pa.RecordBatch:
-    """The batch with the columns of `target`, in that order; those it does not have are null."""
+def conform(batch: pa.RecordBatch, target: pa.Schema, *, channel: str, stored: bool = False) -> pa.RecordBatch:
+    """The batch with the columns of `target`, in that order; those it does not have are null.
+
+    A value that does not fit is `SchemaMismatch`. `stored`: it is read from a channel, whose schema may have grown
+    since `target` was made, so it is `ColumnWidened`.
+    """
     columns = []
     for field in target:
         at = batch.schema.get_field_index(field.name)
-        columns.append(pa.nulls(batch.num_rows, field.type) if at < 0 else _cast(batch.column(at), field, channel))
+        columns.append(
+            pa.nulls(batch.num_rows, field.type) if at < 0 else _cast(batch.column(at), field, channel, stored)
+        )
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _cast(array: pa.Array, field: pa.Field, channel: str) -> pa.Array:
+def _cast(array: pa.Array, field: pa.Field, channel: str, stored: bool) -> pa.Array:
     if array.type.equals(field.type):
         return array
     try:
         return pc.cast(array, options=pc.CastOptions(target_type=field.type, allow_time_truncate=True))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatch(
+        kind = ColumnWidened if stored else SchemaMismatch
+        grown = "; the channel may have grown: start the query again to take its schema of now" if stored else ""
+        raise kind(
             channel=channel,
             column=field.name,
             expected=str(field.type),
             found=str(array.type),
-            reason=f"{error}; the channel may have grown: start the query again to take its schema of now",
+            reason=f"{error}{grown}",
         ) from None

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from holdfast.spark.batch import TASK_PATIENCE_S
 from holdfast.spark.descriptors import pieces_in
 from holdfast.spark.options import read_options
 from holdfast.spark.reading import read_pieces
-from holdfast.spark.resolving import open_access
+from holdfast.spark.resolving import STREAM_PATIENCE_S, open_access
 from holdfast.spark.sinkoptions import SinkOptions
 
 SCHEMA = "schema"
@@ -29,6 +28,6 @@ def landed_batches(
 ) -> Iterator[pa.RecordBatch]:
     """All events, in the order of the descriptors."""
     source = read_options({name: value for name, value in options.source if name != SCHEMA})
-    access = open_access(source, patience_s=TASK_PATIENCE_S)
+    access = open_access(source, patience_s=STREAM_PATIENCE_S)
     for batch in descriptors:
         yield from read_pieces(access, pieces_in(batch), target, fail_on_data_loss=source.fail_on_data_loss)

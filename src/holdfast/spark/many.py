@@ -1,13 +1,13 @@
 """Several servers in one query: producers that fail over leave a channel's events on more than one.
 
 Offsets name each channel with its server, `http://10.0.0.1:9001/trades`. A server that is away is passed over while
-news are looked for, and the others go on; what was promised to Spark is waited for.
+news are looked for, and the others go on; what was promised to Spark is waited for, at the servers that hold it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
@@ -37,6 +37,11 @@ class ManyServers:
         """`lenient`: go on with those that answer, if one does."""
         self._servers = dict(servers)
         self._lenient = lenient
+
+    def holding(self, channels: Iterable[str]) -> ManyServers:
+        """The servers of these channels alone."""
+        chosen = {addr: access for access, addr, _ in map(self._at, channels)}
+        return ManyServers(chosen, lenient=self._lenient)
 
     def channels(self) -> list[ChannelFacts]:
         """By server, then by name."""
@@ -83,8 +88,10 @@ class ManyServers:
 class ManySubscribers:
     """One subscriber of the same name at each server."""
 
-    def __init__(self, servers: Mapping[str, Subscriber]) -> None:
+    def __init__(self, servers: Mapping[str, Subscriber], *, lenient: bool) -> None:
+        """`lenient`: go on with those that answer, if one does."""
         self._servers = dict(servers)
+        self._lenient = lenient
 
     def start(self) -> dict[str, int]:
         """All of them, or none: a query begins with all its servers."""
@@ -95,7 +102,7 @@ class ManySubscribers:
         }
 
     def confirm(self, offsets: Mapping[str, int]) -> None:
-        """At each server that answers; the others are told with the next batch."""
+        """At each server; those that are passed over are told with the next batch."""
         away: list[ServerAway] = []
         for addr, subscriber in self._servers.items():
             start = f"{addr}/"
@@ -103,7 +110,7 @@ class ManySubscribers:
             try:
                 subscriber.confirm(own)
             except ServerAway as error:
-                _pass_over(error, away, one_of=len(self._servers), lenient=True)
+                _pass_over(error, away, one_of=len(self._servers), lenient=self._lenient)
 
 
 def _pass_over(error: ServerAway, away: list[ServerAway], *, one_of: int, lenient: bool) -> None:

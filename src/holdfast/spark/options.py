@@ -31,10 +31,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import translate
+from functools import partial
 from typing import Literal, TypeAlias
 
 from holdfast.config.tier import TierConfig
@@ -56,7 +57,7 @@ _OF_STREAMS = ("subscriber", "maxEventsPerTrigger", "maxBytesPerTrigger", "maxSe
 
 @dataclass(frozen=True)
 class Positions:
-    """One place for all channels, or places by channel for some of them."""
+    """One place for all channels, or places for some of them, by name or by name with the server before it."""
 
     everywhere: Place
     by_channel: tuple[tuple[str, Place], ...] = ()
@@ -64,6 +65,13 @@ class Positions:
     def of(self, channel: str) -> Place:
         """The place of a channel."""
         return dict(self.by_channel).get(channel, self.everywhere)
+
+    def at(self, addr: str) -> Positions:
+        """The same of one server, by name; what names the server counts before what names all of them."""
+        start = f"{addr}/"
+        common = {key: place for key, place in self.by_channel if "/" not in key}
+        own = {key.removeprefix(start): place for key, place in self.by_channel if key.startswith(start)}
+        return Positions(self.everywhere, tuple(sorted({**common, **own}.items(), key=lambda item: item[0])))
 
 
 @dataclass(frozen=True)
@@ -104,11 +112,11 @@ class SourceOptions:
 
     def at(self, addr: str) -> SourceOptions:
         """The same of one server."""
-        return replace(self, addr=addr)
+        return replace(self, addr=addr, starting=self.starting.at(addr), ending=self.ending.at(addr))
 
     def matches(self, channel: str) -> bool:
         """Whether a channel is read."""
-        return any(re.match(translate(pattern), channel) for pattern in self.patterns)
+        return _is_chosen(channel, self.patterns)
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -131,6 +139,10 @@ class SourceOptions:
         return self
 
 
+def _is_chosen(channel: str, patterns: Iterable[str]) -> bool:
+    return any(re.match(translate(pattern), channel) for pattern in patterns)
+
+
 def is_glob(pattern: str) -> bool:
     """Whether a pattern stands for several names."""
     return any(sign in pattern for sign in "*?[")
@@ -146,13 +158,15 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     if unknown:
         raise InvalidConfig(key=unknown[0], reason=f"is no option of holdfast; there are {', '.join(_NAMES.values())}")
     patterns = _patterns(given.get("channel", ""))
+    addresses = read_addresses(given.get("addr", ""))
+    positions = partial(_positions, given=given, patterns=patterns, servers=addresses if len(addresses) > 1 else [])
     read = SourceOptions(
         path=given.get("path", ""),
-        addr=",".join(read_addresses(given.get("addr", ""))),
+        addr=",".join(addresses),
         patterns=patterns,
         subscriber=given.get("subscriber", ""),
-        starting=_positions("startingOffsets", given.get("startingoffsets", "earliest"), patterns),
-        ending=_positions("endingOffsets", given.get("endingoffsets", "latest"), patterns),
+        starting=positions("startingOffsets", default="earliest"),
+        ending=positions("endingOffsets", default="latest"),
         limits=Limits(
             events=_count("maxEventsPerTrigger", given),
             size_bytes=read_size("maxBytesPerTrigger", given, default=BATCH_BYTES_DEFAULT),
@@ -320,8 +334,11 @@ def _tier(given: Mapping[str, str]) -> TierConfig | None:
 # ------------------------------------------------------------------------------------------------------------ positions
 
 
-def _positions(name: str, text: str, patterns: tuple[str, ...]) -> Positions:
-    default: Place = "earliest" if name == "startingOffsets" else "latest"
+def _positions(
+    name: str, *, default: Word, given: Mapping[str, str], patterns: Sequence[str], servers: Sequence[str]
+) -> Positions:
+    """`servers`: those that a key may name, which are those of a query with several."""
+    text = given.get(name.lower(), default)
     if not text.lstrip().startswith("{"):
         return Positions(_place(name, text.strip()))
     try:
@@ -329,11 +346,15 @@ def _positions(name: str, text: str, patterns: tuple[str, ...]) -> Positions:
     except json.JSONDecodeError as error:
         raise InvalidConfig(key=name, reason=f"is no JSON: {error}") from None
     places = []
-    for channel, value in sorted(found.items()):
-        if not any(re.match(translate(pattern), channel) for pattern in patterns):
+    for key, value in sorted(found.items()):
+        addr, _, channel = key.rpartition("/")
+        if addr and addr not in servers:
+            reason = f"names the server of {key!r}, which is none of several in `addr` ({', '.join(servers) or 'one'})"
+            raise InvalidConfig(key=name, reason=reason)
+        if not _is_chosen(channel, patterns):
             reason = f"names channel {channel!r}, which `channel` ({', '.join(patterns)}) does not"
             raise InvalidConfig(key=name, reason=reason)
-        places.append((channel, _place(name, value)))
+        places.append((key, _place(name, value)))
     return Positions(default, tuple(places))
 
 

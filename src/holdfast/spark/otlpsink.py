@@ -32,6 +32,7 @@ from holdfast.clock import NS_PER_S, Clock, SystemClock
 from holdfast.errors import BadRequest, ServerAway
 from holdfast.model.backoff import Backoff
 from holdfast.spark.columns import conform
+from holdfast.spark.worker import settle
 from holdfast.telemetry import event
 from holdfast.wire.otlp.decode import SCHEMAS
 from holdfast.wire.otlp.encode import encode
@@ -93,6 +94,7 @@ def writer(target: OtlpTarget) -> Callable[[DataFrame, int], None]:
 
 def _send_task(target: OtlpTarget, batch_key: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """On an executor: everything is sent when this ends."""
+    settle()
     task = TaskContext.get()
     assert task is not None, "this runs in tasks"
     records = send(target, requests_of(batches), key=f"{batch_key}/{task.partitionId()}")

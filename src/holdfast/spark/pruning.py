@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime
 
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
-from holdfast.clock import NS_PER_S
+from holdfast.clock import wall_ns_of
 from holdfast.spark.access import SegmentRef
 from holdfast.spark.planning import Piece
 
@@ -104,9 +104,7 @@ def _number(value: object, *, times: bool) -> int | None:
     if not times:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
     if isinstance(value, datetime):
-        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        seconds, rest = divmod(int(moment.timestamp() * 1_000_000), 1_000_000)
-        return seconds * NS_PER_S + rest * 1000
+        return wall_ns_of(value if value.tzinfo is not None else value.replace(tzinfo=UTC))
     if isinstance(value, date):
-        return int(datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()) * NS_PER_S
+        return wall_ns_of(datetime(value.year, value.month, value.day, tzinfo=UTC))
     return None

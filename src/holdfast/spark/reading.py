@@ -68,7 +68,7 @@ def _batches(reader: SegmentReader, piece: Piece, target: pa.Schema) -> Iterator
             full = pa.RecordBatch.from_arrays([*batch.columns, *extra.values()], names=names)
         else:
             full = batch
-        yield conform(full, target, channel=channel)
+        yield conform(full, target, channel=channel, stored=True)
 
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -12,6 +12,7 @@ from holdfast import errors
 from holdfast.errors import (
     AccessRefused,
     BadRequest,
+    ColumnWidened,
     DamagedData,
     EventsGone,
     HoldfastError,
@@ -23,6 +24,8 @@ from holdfast.errors import (
 REASON_CHARS_MAX = 500
 FINAL = (BadRequest, AccessRefused, DamagedData, EventsGone, Incompatible, TierMismatch, TierRefused)
 """Of ours: what the same call will say again."""
+PASSING = (ColumnWidened,)
+"""Of these: what a new start mends, because it takes the schema that the channel has by then."""
 FINAL_OF_SPARK = frozenset(
     {
         "AnalysisException",
@@ -80,7 +83,7 @@ def is_retriable(error: BaseException) -> bool:
     """Whether the same query may go well the next time."""
     kind = kind_of(error)
     if kind is not None:
-        return not issubclass(kind, FINAL)
+        return issubclass(kind, PASSING) or not issubclass(kind, FINAL)
     text = str(error)
     words = {type(error).__name__, *(name for name, _ in _PYTHON.findall(text)), *_SPARK_CLASS.findall(text)}
     return not words & FINAL_OF_SPARK

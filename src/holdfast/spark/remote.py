@@ -1,7 +1,8 @@
 """Access to the store of a running server, over its admin HTTP; and the subscriber there.
 
 Promise: a segment's bytes are compared with the catalog's checksum here, after the way they came. Where `path` is given
-too and the file is seen there, it is read from the disk; the bytes must be the same.
+too and the file is seen there, it is read from the disk; the bytes must be the same. A file that is damaged there is
+asked of the server, which can heal it from its tier.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow as pa
 from holdfast.consumer.adminclient import AdminClient
 from holdfast.disk.filesystem import Mode
 from holdfast.disk.local import LocalFilesystem
-from holdfast.errors import BadRequest, UnknownChannel
+from holdfast.errors import BadRequest, DamagedData, UnknownChannel
 from holdfast.spark.access import ChannelFacts, SegmentRef
 from holdfast.spark.embedded import open_file
 from holdfast.spark.options import Place, SourceOptions
@@ -106,6 +107,9 @@ class RemoteAccess:
             return held.enter_context(open_file(Path(self._options.path), segment))
         except FileNotFoundError:
             return None
+        except DamagedData as error:
+            event("spark.segment.elsewhere", level=logging.WARNING, channel=segment.channel, reason=error)
+            return None
 
     @contextmanager
     def _fetched(self, folder: Path, segment: SegmentRef) -> Iterator[SegmentReader]:
@@ -188,4 +192,4 @@ class RemoteSubscriber:
 def _facts(entry: Any) -> ChannelFacts:
     end_seq = entry["published_seq"] + 1
     first_seq = end_seq if entry["first_seq"] is None else min(entry["first_seq"], end_seq)
-    return ChannelFacts(entry["name"], first_seq, end_seq, unsealed=entry["next_seq"] > end_seq)
+    return ChannelFacts(entry["name"], first_seq, end_seq, next_seq=entry["next_seq"])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from holdfast.clock import NS_PER_S
+from holdfast.clock import wall_ns_of
 from holdfast.consumer.adminclient import AdminClient
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import BadRequest
@@ -26,13 +26,15 @@ from holdfast.tier.opening import open_objects
 
 INTERACTIVE_PATIENCE_S = 5.0
 """Somebody waits for the answer, and the address may be wrong."""
+STREAM_PATIENCE_S = 600.0
+"""How long a stream waits for a server that is away; a restart with a long recovery fits in."""
 
 
-def open_access(options: SourceOptions, *, patience_s: float) -> StoreAccess:
-    """The store that the options name."""
+def open_access(options: SourceOptions, *, patience_s: float, lenient: bool = False) -> StoreAccess:
+    """The store that the options name. `lenient`: of several servers those that answer, if one does."""
     if len(options.servers) > 1:
         accesses = {addr: _server(options.at(addr), patience_s) for addr in options.servers}
-        return ManyServers(accesses, lenient=not patience_s)
+        return ManyServers(accesses, lenient=lenient)
     if options.tier is None:
         return _server(options, patience_s) if options.addr else EmbeddedAccess(options)
     tier = TierAccess(options, open_objects(options.tier, LocalFilesystem()))
@@ -45,27 +47,39 @@ def _server(options: SourceOptions, patience_s: float) -> RemoteAccess:
     return RemoteAccess(options, AdminClient(options, patience_s=patience_s))
 
 
-def open_subscriber(options: SourceOptions, *, patience_s: float) -> Subscriber | None:
-    """The subscriber that stands for a query; None if it has none."""
+def open_subscriber(
+    options: SourceOptions, *, patience_s: float, lenient: bool = False, only: Collection[str] | None = None
+) -> Subscriber | None:
+    """The subscriber that stands for a query; None if it has none.
+
+    Of several servers: `only` has those that are asked, and `lenient` is to confirm at those that answer.
+    """
     if not options.subscriber:
         return None
     made = {
         addr: RemoteSubscriber(options.at(addr), AdminClient(options.at(addr), patience_s=patience_s))
         for addr in options.servers
     }
-    return made[options.addr] if len(made) == 1 else ManySubscribers(made)
+    if len(made) == 1:
+        return made[options.addr]
+    chosen = {addr: subscriber for addr, subscriber in made.items() if only is None or addr in only}
+    return ManySubscribers(chosen, lenient=lenient)
 
 
 def resolve(access: StoreAccess, channels: Iterable[ChannelFacts], positions: Positions) -> Offsets:
     """By channel the seq that a position stands for; a stated seq is taken as it is."""
-    return canonical({facts.key: _seq(access, facts, positions.of(facts.name)) for facts in channels})
+    found = {}
+    for facts in channels:
+        own = positions.at(facts.server) if facts.server else positions
+        found[facts.key] = _seq(access, facts, own.of(facts.name))
+    return canonical(found)
 
 
 def _seq(access: StoreAccess, facts: ChannelFacts, place: Place) -> int:
     if isinstance(place, int):
         return place
     if isinstance(place, datetime):
-        return _seq_at(access, facts, _as_ns(place))
+        return _seq_at(access, facts, wall_ns_of(place))
     return facts.first_seq if place == "earliest" else facts.end_seq
 
 
@@ -78,13 +92,13 @@ def _seq_at(access: StoreAccess, facts: ChannelFacts, time_ns: int) -> int:
     return facts.end_seq
 
 
-def _as_ns(moment: datetime) -> int:
-    return int(moment.timestamp() // 1) * NS_PER_S + moment.microsecond * 1000
-
-
 def infer_schema(options: SourceOptions) -> StructType:
-    """The columns of all channels together, and the system columns if they are asked for."""
-    access = open_access(options, patience_s=INTERACTIVE_PATIENCE_S)
+    """The columns of all channels together, and the system columns if they are asked for.
+
+    A server that is away is passed over if another one answers: what it holds beyond these columns is read after the
+    next start, as what is added later is.
+    """
+    access = open_access(options, patience_s=INTERACTIVE_PATIENCE_S, lenient=True)
     schema = pa.schema([])
     for facts in access.channels():
         schema = merge_schemas(facts.name, schema, access.schema(facts.key))

@@ -62,6 +62,7 @@ class HoldfastSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For a stream; `schema` has the columns to read."""
+        settle()  # in the process that plans a query, where this object was not made
         return StreamReader(schema, self._read().check_stream())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -15,8 +15,9 @@ So the subscriber's mark never passes what is surely in the output (G8), and `la
 the last batch of a query that ends. A new channel under a glob is read from its first event.
 
 A server that is away does not end a query: `latestOffset` answers that there is nothing new, everything else waits for
-`DRIVER_PATIENCE_S`. Without news `latestOffset` looks again for `POLL_S` before it answers, because Spark asks a source
-that answers at once some ninety times in a second.
+`STREAM_PATIENCE_S`. A run that ends by itself (`availableNow`, `once`) takes that answer for its end, so there
+`latestOffset` waits too, for each server that it reached when it began. Without news `latestOffset` looks again for
+`POLL_S` before it answers, because Spark asks a source that answers at once some ninety times in a second.
 
 Spark makes this object in several processes; the constructor does nothing but keep its arguments.
 """
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import cast
 
@@ -41,22 +42,24 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from holdfast.clock import NS_PER_S, SystemClock
 from holdfast.errors import ServerAway
 from holdfast.spark.access import ChannelFacts, SegmentRef, StoreAccess
 from holdfast.spark.admission import NO_LIMITS, Offsets, admit, canonical
 from holdfast.spark.batch import read_task
-from holdfast.spark.many import Subscriber
+from holdfast.spark.losses import Losses
+from holdfast.spark.many import ManyServers, Subscriber
 from holdfast.spark.options import SourceOptions
 from holdfast.spark.planning import Task, pieces_of, tasks_of
 from holdfast.spark.reading import tell_lost
-from holdfast.spark.resolving import open_access, open_subscriber, resolve
+from holdfast.spark.resolving import INTERACTIVE_PATIENCE_S, STREAM_PATIENCE_S, open_access, open_subscriber, resolve
 from holdfast.telemetry import event
 
 POLL_S = 0.5
 """How long `latestOffset` waits for news; stopping a query interrupts it."""
 LOOK_EVERY_S = 0.1
-DRIVER_PATIENCE_S = 600.0
-"""How long planning waits for a server that is away; a restart with a long recovery fits in."""
+SEAL_PATIENCE_S = 10.0
+"""How long a run that ends by itself waits for what it has asked to be sealed."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -65,30 +68,53 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._schema = schema
         self._options = options
+        self._begin()
+
+    def _begin(self) -> None:
         self._target: Offsets | None = None
+        """Where a run with `availableNow` ends."""
+        self._reached: frozenset[str] = frozenset()
+        """The servers that a run which ends by itself began with."""
+        self._floors: dict[str, int] = {}
+        """By channel the first event that was left at the last look."""
+        self._losses = Losses()
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_schema": self._schema, "_options": self._options, "_target": None}
+        return {"_schema": self._schema, "_options": self._options}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
     @cached_property
     def _patient(self) -> StoreAccess:
         """For calls that must succeed."""
-        return open_access(self._options, patience_s=DRIVER_PATIENCE_S)
+        return open_access(self._options, patience_s=STREAM_PATIENCE_S)
 
     @cached_property
     def _hasty(self) -> StoreAccess:
         """For calls that may be answered with "nothing new"."""
-        return open_access(self._options, patience_s=0.0)
+        return open_access(self._options, patience_s=0.0, lenient=True)
+
+    @cached_property
+    def _reaching(self) -> StoreAccess:
+        """For what a run that ends by itself begins with: any server has some seconds to answer."""
+        return open_access(self._options, patience_s=INTERACTIVE_PATIENCE_S, lenient=True)
 
     @cached_property
     def _confirming(self) -> Subscriber | None:
-        return open_subscriber(self._options, patience_s=0.0)
+        return open_subscriber(self._options, patience_s=0.0, lenient=True)
+
+    @cached_property
+    def _insisting(self) -> Subscriber | None:
+        """For confirmations that must succeed."""
+        return open_subscriber(self._options, patience_s=STREAM_PATIENCE_S, only=self._reached)
 
     # -- where ------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offsets:
         """Where a new query starts. With a subscriber the server keeps it, so that it is the same when asked again."""
-        subscriber = open_subscriber(self._options, patience_s=DRIVER_PATIENCE_S)
+        subscriber = open_subscriber(self._options, patience_s=STREAM_PATIENCE_S)
         if subscriber is not None:
             return canonical(subscriber.start())
         return resolve(self._patient, self._patient.channels(), self._options.starting)
@@ -102,37 +128,51 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is what this run reads."""
-        self._target = _ends(self._patient.channels())
+        self._target = self._reach()
 
-    def reportLatestOffset(self) -> Offsets | None:
-        """How far the channels reach, for progress reports."""
+    def reportLatestOffset(self) -> dict[str, object] | None:
+        """How far the channels reach, and what was lost, for progress reports."""
         try:
-            return canonical(_ends(self._hasty.channels()))
+            return self._losses.shown_with(canonical(_ends(self._hasty.channels())))
         except ServerAway:
             return None
 
     def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> Offsets:
         """The end of the next batch; `start` itself if there is nothing to read."""
+        if self._target is not None or isinstance(limit, ReadAllAvailable):
+            return self._towards_the_end(canonical(start), limit)
         try:
-            self._confirm(start)
-            return self._next(canonical(start), limit)
+            _confirm(self._confirming, start)
+            return self._news(canonical(start))
         except ServerAway as away:
-            event("spark.server.away", level=logging.WARNING, addr=away.addr, reason=away.reason)
+            _tell_away(away)
             threading.Event().wait(POLL_S)
             return canonical(start)
 
-    def _next(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        everything = isinstance(limit, ReadAllAvailable)
-        limits = NO_LIMITS if everything else self._options.limits
-        looks = 1 if everything or self._target is not None else round(POLL_S / LOOK_EVERY_S)
-        for look in range(looks):
+    def _news(self, start: Offsets) -> Offsets:
+        """Of a run that goes on: what there is within `POLL_S`."""
+        for look in range(round(POLL_S / LOOK_EVERY_S)):
             if look:
                 threading.Event().wait(LOOK_EVERY_S)
-            targets = self._target if self._target is not None else self._ends_now()
-            ahead = {name: seq for name, seq in targets.items() if seq > start.get(name, 1)}
+            ahead = _ahead(start, self._ends_now())
             if ahead:
-                return admit(start, ahead, limits, segments=self._segments)
+                end = admit(start, ahead, self._options.limits, segments=_segments(self._hasty))
+                self._foresee(self._hasty, start, end)
+                return end
         return start
+
+    def _towards_the_end(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """Of a run that ends by itself, which takes `start` for its end: whatever is away is waited for."""
+        targets = self._target if self._target is not None else self._reach()
+        _confirm(self._insisting, start)
+        ahead = _ahead(start, targets)
+        if not ahead:
+            return start
+        access = self._patient_at(ahead)
+        limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._options.limits
+        end = admit(start, ahead, limits, segments=_segments(access))
+        self._foresee(access, start, end)
+        return end
 
     def _ends_now(self) -> Offsets:
         """How far the channels reach; what they have beyond that is sealed for the next look, if that was asked for."""
@@ -141,36 +181,95 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for facts in channels:
                 if facts.unsealed:
                     self._hasty.seal(facts.key)
+        return self._noted(channels)
+
+    def _reach(self) -> Offsets:
+        """How far a run goes that ends by itself: to what there is now, at the servers that answer if one does."""
+        clock = SystemClock()
+        since_ns = clock.monotonic_ns()
+        while True:
+            try:
+                channels = self._all_sealed() if self._options.tail_latency == "low" else self._reaching.channels()
+            except ServerAway as away:
+                waited_s = (clock.monotonic_ns() - since_ns) / NS_PER_S
+                if waited_s >= STREAM_PATIENCE_S:
+                    raise ServerAway(addr=away.addr, reason=away.reason, waited_s=waited_s) from None
+                _tell_away(away)
+            else:
+                self._reached = frozenset(facts.server for facts in channels)
+                return self._noted(channels)
+
+    def _all_sealed(self) -> list[ChannelFacts]:
+        """The channels, once everything that they have now is in segments, or `SEAL_PATIENCE_S` are over."""
+        channels = self._reaching.channels()
+        wanted = {facts.key: facts.next_seq for facts in channels}
+        for _ in range(round(SEAL_PATIENCE_S / LOOK_EVERY_S)):
+            behind = [facts for facts in channels if facts.end_seq < wanted.get(facts.key, 0)]
+            if not behind:
+                break
+            for facts in behind:
+                self._reaching.seal(facts.key)
+            threading.Event().wait(LOOK_EVERY_S)
+            channels = self._reaching.channels()
+        return channels
+
+    def _noted(self, channels: Sequence[ChannelFacts]) -> Offsets:
+        self._floors.update((facts.key, facts.first_seq) for facts in channels)
         return _ends(channels)
 
-    def _segments(self, channel: str, from_seq: int) -> Iterator[SegmentRef]:
-        return self._hasty.segments(channel, from_seq=from_seq)
+    def _foresee(self, access: StoreAccess, start: Offsets, end: Offsets) -> None:
+        """Count what is gone at the beginning of a batch now, so that the report of this batch has it."""
+        if self._options.fail_on_data_loss:
+            return
+        floors = {key: floor for key, floor in self._floors.items() if start.get(key, 1) < min(floor, end.get(key, 1))}
+        if floors:
+            self._losses.add(pieces_of(access, start, {key: min(floors[key], end[key]) for key in floors}, floors)[1])
 
     # -- what -------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
-        floors = {facts.key: facts.first_seq for facts in self._patient.channels()}
-        pieces, lost = pieces_of(self._patient, start, end, floors)
+        access = self._patient_at(_ahead(start, end))
+        floors = {facts.key: facts.first_seq for facts in access.channels()}
+        pieces, lost = pieces_of(access, start, end, floors)
         tell_lost(lost, fail=self._options.fail_on_data_loss)
+        self._losses.add(lost)
         return tasks_of(pieces)
+
+    def _patient_at(self, channels: Iterable[str]) -> StoreAccess:
+        """Where these channels are; a server that has none of them need not answer."""
+        return self._patient.holding(channels) if isinstance(self._patient, ManyServers) else self._patient
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a task."""
-        return read_task(self._options, cast(Task, partition), self._schema)
+        return read_task(self._options, cast(Task, partition), self._schema, patience_s=STREAM_PATIENCE_S)
 
     # -- done -------------------------------------------------------------------------------------------------------
 
     def commit(self, end: Mapping[str, int]) -> None:
         """Spark has committed everything below `end`."""
         try:
-            self._confirm(end)
+            _confirm(self._confirming, end)
         except ServerAway as away:  # the next `latestOffset` says it again
-            event("spark.server.away", level=logging.WARNING, addr=away.addr, reason=away.reason)
+            _tell_away(away)
 
-    def _confirm(self, offsets: Mapping[str, int]) -> None:
-        if self._confirming is not None:
-            self._confirming.confirm(offsets)
+
+def _confirm(subscriber: Subscriber | None, offsets: Mapping[str, int]) -> None:
+    if subscriber is not None:
+        subscriber.confirm(offsets)
+
+
+def _tell_away(away: ServerAway) -> None:
+    event("spark.server.away", level=logging.WARNING, addr=away.addr, reason=away.reason)
+
+
+def _ahead(start: Mapping[str, int], ends: Mapping[str, int]) -> Offsets:
+    """The channels that go on behind `start`, with their ends."""
+    return {key: seq for key, seq in ends.items() if seq > start.get(key, 1)}
+
+
+def _segments(access: StoreAccess) -> Callable[[str, int], Iterable[SegmentRef]]:
+    return lambda channel, from_seq: access.segments(channel, from_seq=from_seq)
 
 
 def _ends(channels: Sequence[ChannelFacts]) -> Offsets:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.clock import NS_PER_S
+from holdfast.clock import wall_ns_of
 from holdfast.disk.filesystem import File
 from holdfast.disk.openfiles import OpenFiles
 from holdfast.errors import BadRequest, CorruptData, DamagedObject
@@ -378,7 +378,7 @@ def _check_system(system: Sequence[str]) -> None:
 def _as_ns(moment: datetime) -> int:
     if moment.tzinfo is None:
         raise BadRequest(f"time {moment.isoformat()} has no time zone; pass an aware datetime")
-    return int(moment.timestamp()) * NS_PER_S + moment.microsecond * 1000
+    return wall_ns_of(moment)
 
 
 def with_system_columns(batch: pa.RecordBatch, piece: Piece, channel: str, names: Sequence[str]) -> pa.RecordBatch:

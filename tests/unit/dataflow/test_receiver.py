@@ -25,7 +25,7 @@ from holdfast.wire.otlp.signals import Signal
 from tests.unit.dataflow.flows import LOOP_THREAD, RunningFlow, graph_text
 from tests.unit.dataflow.otlp_samples import logs_request, sample, traces_request
 from tests.unit.dataflow.test_otlp_json import otlp_json
-from tests.unit.server.test_loop_never_waits import WatchedFilesystem
+from tests.unit.server.watched import WatchedFilesystem
 
 SIGNALS = pytest.mark.parametrize("signal", list(Signal), ids=lambda signal: signal.value)
 SINK = ("sink", "console", "rows: 0, channels: [nothing]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from holdfast.errors import CannotListen, EventsGone, ServerAway
+from holdfast.spark.losses import Losses, lost_in
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.pipeline.board import Board, lag_of
 from holdfast.spark.pipeline.building import interval
 from holdfast.spark.pipeline.metrics import BoardCollector, served
 from holdfast.spark.pipeline.model import Restart
 from holdfast.spark.pipeline.restarting import Attempts
+from holdfast.spark.planning import Lost
 from holdfast.spark.reasons import is_retriable, reason_of
 from tests.unit.spark.test_pipeline_reading import WHOLE, read
 
@@ -60,7 +63,8 @@ def test_no_restarts_means_that_the_first_failure_ends_it() -> None:
         (EventsGone(channel="t", first_seq=1, last_seq=2, reason="evicted"), False, "events 1..2 of channel 't'"),
         (RuntimeError(TRACE.format(name="ServerAway", text="away")), True, "away"),
         (RuntimeError(TRACE.format(name="EventsGone", text="gone")), False, "gone"),
-        (RuntimeError(TRACE.format(name="SchemaMismatch", text="no")), False, "no"),
+        (RuntimeError(TRACE.format(name="SchemaMismatch", text="no table holds it")), False, "no table"),
+        (RuntimeError(TRACE.format(name="ColumnWidened", text="start again")), True, "start again"),
         (RuntimeError("x\nValueError: three is odd\n at java"), True, "ValueError: three is odd"),
         (
             RuntimeError("[STREAM_FAILED] org.apache.spark.sql.catalyst.ExtendedAnalysisException: no a"),
@@ -87,6 +91,30 @@ def test_a_progress_report_becomes_figures() -> None:
     assert (status.batch, status.batches, status.rows, status.batch_s) == (7, 1, 300, 1.5)
     assert (status.lag_events, status.state_rows, status.state_bytes) == (6, 5, 150)
     assert board.reports("o") == 2
+
+
+def test_lost_events_are_counted_over_all_starts_of_a_query_and_are_no_lag() -> None:
+    board = Board(["o"])
+    for run, lost in (("x", 0), ("x", 3), ("x", 3), ("y", 2), ("y", 6), ("x", 3)):
+        latest = Losses()
+        latest.add([Lost("a", 1, lost)] if lost else [])
+        source = {"endOffset": {"a": 10}, "latestOffset": json.dumps(latest.shown_with({"a": 14}))}
+        board.report("o", {**REPORT, "runId": run, "sources": [source]})
+    (status,) = board.statuses()
+    assert (status.lost_events, status.lag_events) == (9, 4)
+
+
+def test_a_range_that_is_found_lost_again_counts_once() -> None:
+    losses = Losses()
+    losses.add([Lost("a", 1, 10), Lost("b", 5, 5)])
+    losses.add([Lost("a", 6, 12)])
+    assert losses.shown_with({"a": 20, "b": 9}) == {"a": 20, "b": 9, "events lost": {"a": 12, "b": 1}}
+    assert lost_in(losses.shown_with({"a": 20})) == 13
+
+
+@pytest.mark.parametrize("latest", [None, "x", "7", {"t": 3}, '{"events lost": 3}', {"events lost": {"t": "x"}}])
+def test_what_is_no_count_of_lost_events_counts_as_none(latest: object) -> None:
+    assert lost_in(latest) == 0
 
 
 def test_lag_is_unknown_without_offsets_of_ours() -> None:

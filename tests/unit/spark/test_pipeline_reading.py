@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import BadPipeline, BadRequest
 from holdfast.spark.pipeline import Pipeline, register_decoder
-from holdfast.spark.pipeline.checking import names_in_sql
+from holdfast.spark.pipeline.checking import check_formats, names_in_sql
 from holdfast.spark.pipeline.decoders import DECODERS
 from holdfast.spark.pipeline.model import Aggregate, Deduplicate, Sql, Trigger, Watermark, Window
 
@@ -169,7 +169,29 @@ def test_a_wrong_key_is_named_with_what_is_allowed(tmp_path: Path, line: str, ke
         ("{from: t, format: channel, channel: a}", "addr", "is missing"),
         ("{from: t, format: console, channel: a}", "channel", "is not for format console"),
         ("{from: t, format: parquet, path: x, mode: sideways}", "mode", "append, update, complete"),
-        ("{from: t, format: delta, path: x, mode: complete}", "mode", "only appends"),
+        ("{from: t, format: delta, path: x, mode: complete}", "mode", "delta only appends; use append"),
+        ("{from: t, format: parquet, path: x, mode: update}", "mode", "parquet only appends; use append"),
+        ("{from: t, format: json, path: x, mode: update}", "mode", "json only appends; use append"),
+        (
+            "{from: t, format: channel, channel: a, addr: 'http://h:1', mode: complete}",
+            "mode",
+            "channel only appends; use append or update",
+        ),
+        ("{from: t, format: otlp, addr: 'http://h:1', mode: complete}", "mode", "use append or update"),
+        ("{from: t, format: iceberg, path: x, options: {identity: x}}", "options.identity", "is for batches"),
+        (
+            "{from: t, format: channel, channel: a, addr: 'http://h:1', options: {identity: x, batch: 1}}",
+            "options.identity",
+            "is for batches",
+        ),
+        (
+            "{from: t, format: json, path: x, options: {checkpointLocation: y}}",
+            "options.checkpointLocation",
+            "checkpoint",
+        ),
+        ("{from: t, format: console, options: {queryName: y}}", "options.queryName", "the name of the output"),
+        ("{from: t, format: json, path: c}", "path", "is a folder of checkpoints"),
+        ("{from: t, format: json, path: c/o}", "path", "is a folder of checkpoints"),
         ("{from: t, format: delta, path: x, options: {maxFileByte: 1}}", "options.maxfilebyte", "is no option"),
         ("{from: t, format: console, foreach_batch: 'a:b'}", "foreach_batch", "both given"),
         ("{from: t, format: parquet, path: x, partition_by: [a]}", "partition_by", "Spark's own formats"),
@@ -207,6 +229,52 @@ def test_a_source_is_checked_as_spark_would(tmp_path: Path, source: str, key: st
 def test_a_cycle_is_told_with_its_names(tmp_path: Path) -> None:
     text = SMALL + "steps:\n  - {name: a, from: b, filter: x}\n  - {name: b, sql: SELECT * FROM a}\n"
     assert problems(tmp_path, text) == [(5, "steps[0]", "depends on itself: a ← b ← a")]
+
+
+@pytest.mark.parametrize(
+    ("source", "addr"),
+    [
+        ("{channel: t, addr: 'http://h:1'}", "http://h:1"),
+        ("{channel: [s, 't*'], addr: 'http://g:1,http://h:1'}", "http://H:1/"),
+        ("{channel: t, addr: 'http://localhost:9001', path: d}", "http://127.0.0.1:9001"),
+    ],
+)
+def test_an_output_that_would_feed_itself_is_refused(tmp_path: Path, source: str, addr: str) -> None:
+    text = f"sources:\n  t: {source}\n  s: {{channel: x, path: d}}\ncheckpoint: c\n"
+    text += "steps:\n  - {name: a, from: t, filter: n > 1}\n  - {name: b, sql: SELECT * FROM a JOIN s}\noutputs:\n"
+    text += f"  o: {{from: b, format: channel, channel: t, addr: '{addr}'}}\n"
+    ((line, key, reason),) = problems(tmp_path, text)
+    assert (line, key) == (9, "outputs.o.channel")
+    assert "'t' is read by source t, which this output is made of" in reason
+    assert "give another channel" in reason
+
+
+@pytest.mark.parametrize("addr", ["http://h:2", "http://g:1", "https://h"])
+def test_a_channel_of_the_same_name_elsewhere_is_another_one(tmp_path: Path, addr: str) -> None:
+    text = "sources: {t: {channel: t, addr: 'http://h:1'}}\ncheckpoint: c\n"
+    text += f"outputs: {{o: {{from: t, format: channel, channel: t, addr: '{addr}'}}}}\n"
+    assert read(tmp_path, text).spec.outputs["o"].channel == "t"
+
+
+def test_one_output_may_be_the_source_of_another(tmp_path: Path) -> None:
+    text = "sources:\n  t: {channel: t, addr: 'http://h:1'}\n  u: {channel: u, addr: 'http://h:1'}\ncheckpoint: c\n"
+    text += "outputs:\n  a: {from: t, format: channel, channel: u, addr: 'http://h:1'}\n"
+    text += "  b: {from: u, format: parquet, path: lake}\n"
+    assert list(read(tmp_path, text).spec.outputs) == ["a", "b"]
+
+
+def test_formats_that_others_write_are_looked_up_and_ours_are_not(tmp_path: Path) -> None:
+    text = "sources: {t: {channel: t, path: d}}\ncheckpoint: c\noutputs:\n"
+    text += "  a: {from: t, format: parqet, path: a}\n  b: {from: t, format: delta, path: b}\n"
+    text += "  c: {from: t, format: noop}\n  d: {from: t, format: memory}\n"
+    asked = {"parqet": "no such thing", "noop": ""}
+    with pytest.raises(BadPipeline) as caught:
+        check_formats(read(tmp_path, text).spec, asked.pop)
+    assert not asked
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.key) == (tmp_path / "p.yaml", 4, "outputs.a.format")
+    assert "'parqet' is not one of parquet, delta, iceberg, channel, otlp, console" in problem.reason
+    assert problem.reason.endswith("did you mean parquet?; Spark says: no such thing")
 
 
 def test_two_outputs_may_not_share_a_folder_or_a_checkpoint(tmp_path: Path) -> None:

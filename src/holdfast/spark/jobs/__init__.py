@@ -13,6 +13,7 @@ That is what makes jobs resumable. Bytes go from segments to their target in Pyt
 | engine.py | parts run in this process or by Spark |
 | exporting.py | events to Parquet files, and to a Delta table made of them |
 | replaying.py | events to another channel or server, each once |
+| apart.py | whether two addresses are those of one server |
 | figures.py | what a channel consists of, and what compaction would win |
 | compacting.py | compaction asked of a directory or of a server, step by step |
 """

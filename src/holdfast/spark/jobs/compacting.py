@@ -12,7 +12,9 @@ from pathlib import Path
 
 from holdfast.config import StoreConfig
 from holdfast.consumer.adminclient import AdminClient
+from holdfast.errors import BadRequest
 from holdfast.spark.jobs.replaying import Target
+from holdfast.store.catalog import CATALOG_NAME
 from holdfast.store.compaction import Compaction, CompactionPolicy, compact
 from holdfast.store.store import Store
 
@@ -33,8 +35,10 @@ def compact_directory(
 ) -> Compaction:
     """Open the store and put small segments of a channel together; `Locked` while somebody has it open.
 
-    Without settings nothing is deleted, whoever has confirmed it.
+    Without settings nothing is deleted, whoever has confirmed it. A directory that is no store does not become one.
     """
+    if not (directory / CATALOG_NAME).exists():
+        raise BadRequest(f"{directory} is not a store: it has no {CATALOG_NAME}; give the directory of one")
     with Store.open(directory, config, inline=True) as store:
         return _repeated(lambda: compact(store, channel, policy, groups_max=GROUPS_AT_ONCE), on_step)
 

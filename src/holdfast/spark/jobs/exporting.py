@@ -1,18 +1,26 @@
 """Events of channels as Parquet files, or a Delta table made of them.
 
-    <target>/<channel>/part-<first seq>-<last seq>.parquet       one file per part, 20 digits each
+    <target>/<channel>/part-<first seq>-<last seq>.parquet         one file per part, 20 digits each
+    <target>/<channel>/.part-….parquet.<process>.tmp               a file that is being written; readers skip the dot
+    <target>/.<channel>.lock                                       held while an export of the channel runs
 
-Promise: a file is complete under its name, or not there: it is written beside it, synced and renamed. A file that is
-there is not written again, so an export that was interrupted goes on where it was. All files of a channel have the same
-columns, those the channel has now. With `sort_by` the rows of a file are in the order of that column; without, in the
+Promise: a file is complete under its name, or not there: it is written beside it, synced and renamed. What a killed
+export left half is removed by the next one. A file that is there is not written again, so an export that was
+interrupted goes on where it was. With `sort_by` the rows of a file are in the order of that column; without, in the
 order of their seqs. Events that were evicted while the export ran are an error, never a gap.
+
+All files of a channel have the same columns, those the channel has now; events from before a column came have null.
+Files are never changed, so when the channel has grown since the last export, the next one is refused. It writes new
+files with the new columns, and leaves the old ones without, if it is told to (`merge_schema`): most readers then need
+to be told, too, or they take the columns of the first file for all.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +47,11 @@ from holdfast.store.segments.runs import SYSTEM_TYPES
 FILE_EVENTS = 1_000_000
 """Some ten to some hundred megabytes, which one task writes in seconds and holds in memory once."""
 TMP_SUFFIX = ".tmp"
+LOCK_SUFFIX = ".lock"
+REASONS_MAX = 5
 _NAME = re.compile(r"part-(\d{20})-(\d{20})\.parquet")
+_HALF = re.compile(r"\.?part-\d{20}-\d{20}\.parquet\.\d+\.tmp")
+"""With a dot, and without one, as they were called once."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,7 @@ class _Writing:
         if filesystem.exists(path):  # this part was tried before
             return Export(1, part.events, path.stat().st_size)
         table = self._rows(part)
-        size_bytes = _write(filesystem, path, table, self.compression)
+        size_bytes = write_file(filesystem, path, table, self.compression)
         return Export(1, table.num_rows, size_bytes)
 
     def _rows(self, part: Part) -> pa.Table:
@@ -91,6 +103,7 @@ def export(
     master: str | None = None,
     sort_by: str = "",
     delta: bool = False,
+    merge_schema: bool = False,
     file_events: int = FILE_EVENTS,
     on_part: Callable[[Export, int], None] = lambda _done, _parts: None,
 ) -> Export:
@@ -99,17 +112,33 @@ def export(
     system = tuple(SYSTEM_COLUMNS) if options.include_metadata else ()
     schemas = {part.channel: _schema(access, part.channel, system) for part in parts}
     _check(schemas, sort_by, target, delta=delta)
-    for channel in schemas:
-        (target / channel).mkdir(parents=True, exist_ok=True)
     packed = tuple((channel, schema.serialize().to_pybytes()) for channel, schema in schemas.items())
-    left = left_of(parts, target)
     done = Export()
-    for result in run_parts(_Writing(options, str(target), packed, sort_by), left, master=master):
-        done = done.plus(result)
-        on_part(done, len(left))
-    if delta:
-        _make_delta([target / channel for channel in schemas])
+    with _owned(target, schemas):
+        left = left_of(parts, target)
+        for channel in () if merge_schema else dict.fromkeys(part.channel for part in left):
+            _check_columns(target / channel, channel, schemas[channel])
+        for result in run_parts(_Writing(options, str(target), packed, sort_by), left, master=master):
+            done = done.plus(result)
+            on_part(done, len(left))
+        if delta:
+            _make_delta([target / channel for channel in schemas])
     return done
+
+
+@contextmanager
+def _owned(target: Path, channels: Iterable[str]) -> Iterator[None]:
+    """The folders are there, nobody else exports into them, and nothing half written is in them."""
+    filesystem = LocalFilesystem()
+    with ExitStack() as held:
+        for channel in channels:
+            folder = target / channel
+            folder.mkdir(parents=True, exist_ok=True)
+            held.callback(filesystem.lock(target / f".{channel}{LOCK_SUFFIX}").release)
+            for entry in filesystem.listdir(folder):
+                if _HALF.fullmatch(entry.name):
+                    filesystem.unlink(folder / entry.name)
+        yield
 
 
 def file_of(target: Path, part: Part) -> Path:
@@ -134,6 +163,33 @@ def _check(schemas: dict[str, pa.Schema], sort_by: str, target: Path, *, delta: 
             raise BadRequest(f"{target / channel} is a Delta table already; export to another folder")
 
 
+def _check_columns(folder: Path, channel: str, schema: pa.Schema) -> None:
+    """Refuse to put files with other columns beside those that are there."""
+    for path in sorted(folder.glob("part-*.parquet")):
+        try:
+            there = pq.read_schema(path)
+        except pa.ArrowInvalid as error:
+            raise BadRequest(f"{path} is no Parquet file: {error}; remove it, so that it is written again") from None
+        differing = [*_differing(schema, there)]
+        if differing:
+            more = f" and {len(differing) - REASONS_MAX} more" if len(differing) > REASONS_MAX else ""
+            raise BadRequest(
+                f"the files in {folder} have other columns than channel {channel!r} would get now: "
+                f"{'; '.join(differing[:REASONS_MAX])}{more} ({path.name}). Export to another folder, or with "
+                "--merge-schema: newer files get the columns of now, and readers must merge them"
+            )
+
+
+def _differing(now: pa.Schema, there: pa.Schema) -> Iterator[str]:
+    before = {field.name: field.type for field in there}
+    for field in now:
+        if field.name not in before:
+            yield f"{field.name} ({field.type}) is new"
+        elif before[field.name] != field.type:
+            yield f"{field.name} was {before[field.name]} and is {field.type}"
+    yield from (f"{name} is left out" for name in before if name not in now.names)
+
+
 def left_of(parts: Iterable[Part], target: Path) -> list[Part]:
     """What no file has yet, so that a channel that has grown is exported from where the last export ended."""
     there: dict[str, IntervalSet] = {}
@@ -148,9 +204,9 @@ def left_of(parts: Iterable[Part], target: Path) -> list[Part]:
     return left
 
 
-def _write(filesystem: Filesystem, path: Path, table: pa.Table, compression: str) -> int:
+def write_file(filesystem: Filesystem, path: Path, table: pa.Table, compression: str) -> int:
     """A file that is whole under its name. A worker that was given the same part before may have left its own half."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{TMP_SUFFIX}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TMP_SUFFIX}")
     pq.write_table(table, temporary, compression=compression)
     file = filesystem.open(temporary, Mode.READ)
     try:
@@ -166,7 +222,12 @@ def _write(filesystem: Filesystem, path: Path, table: pa.Table, compression: str
 def _make_delta(folders: list[Path]) -> None:
     """A log over files that are there: the files become a Delta table as they are."""
     from deltalake import convert_to_deltalake  # noqa: PLC0415  large, and needed for this only
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415  the same
 
     for folder in folders:
         if any(folder.glob("part-*.parquet")):
-            convert_to_deltalake(str(folder))
+            try:
+                convert_to_deltalake(str(folder))
+            except DeltaError as error:
+                reason = f"{error}; the files are there, and a fresh export to another folder makes them alike"
+                raise BadRequest(f"the files in {folder} cannot be one Delta table: {reason}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.spark.jobs.parts import check_there
 from holdfast.spark.options import SourceOptions
 from holdfast.spark.resolving import INTERACTIVE_PATIENCE_S, open_access
 
@@ -27,14 +28,18 @@ class ChannelFigures:
     small_segments: int
     """Those below 8 MiB, which compaction puts together."""
     columns: int
+    server: str = ""
+    """Its address, if several were asked."""
 
 
 def figures(options: SourceOptions) -> list[ChannelFigures]:
-    """All channels that the options name, by name."""
+    """All channels that the options name, by name; those of several servers by server."""
     access = open_access(options, patience_s=INTERACTIVE_PATIENCE_S)
+    channels = access.channels()
+    check_there(options, channels)
     found = []
-    for facts in access.channels():
-        segments = list(access.segments(facts.name, from_seq=facts.first_seq))
+    for facts in channels:
+        segments = list(access.segments(facts.key, from_seq=facts.first_seq))
         sizes = sorted(segment.size_bytes for segment in segments)
         found.append(
             ChannelFigures(
@@ -48,7 +53,8 @@ def figures(options: SourceOptions) -> list[ChannelFigures]:
                 median_bytes=sizes[len(sizes) // 2] if sizes else 0,
                 largest_bytes=sizes[-1] if sizes else 0,
                 small_segments=sum(size < SMALL_BYTES for size in sizes),
-                columns=len(access.schema(facts.name)),
+                columns=len(access.schema(facts.key)),
+                server=facts.server,
             )
         )
     return found

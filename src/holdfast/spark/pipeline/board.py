@@ -7,10 +7,11 @@ module only reads them. Thread-safe.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from holdfast.spark.losses import lost_in
 from holdfast.spark.progress import offsets_of
 
 State: TypeAlias = Literal["starting", "running", "restarting", "stopped", "done", "failed"]
@@ -30,6 +31,8 @@ class OutputStatus:
     batch_s: float = 0.0
     lag_events: int = 0
     """Events that are published and not in the last batch nor in one before."""
+    lost_events: int = 0
+    """Events that were gone when their batch was planned, and were passed over."""
     state_rows: int = 0
     state_bytes: int = 0
     restarts: int = 0
@@ -51,10 +54,14 @@ def with_report(status: OutputStatus, report: Mapping[str, Any]) -> OutputStatus
         rows=status.rows + (rows if fresh else 0),
         rows_per_s=rows / took_s if took_s else 0.0,
         batch_s=took_s if rows else status.batch_s,
-        lag_events=sum(lag_of(source) for source in report.get("sources") or []),
+        lag_events=sum(lag_of(source) for source in _sources(report)),
         state_rows=sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
         state_bytes=sum(int(operator.get("memoryUsedBytes") or 0) for operator in operators),
     )
+
+
+def _sources(report: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return report.get("sources") or []
 
 
 def lag_of(source: Mapping[str, Any]) -> int:
@@ -70,12 +77,17 @@ class Board:
         self._lock = threading.Lock()
         self._statuses = {name: OutputStatus(name) for name in outputs}
         self._reports = dict.fromkeys(self._statuses, 0)
+        self._lost: dict[str, dict[str, int]] = {name: {} for name in self._statuses}
 
     def report(self, output: str, report: Mapping[str, Any]) -> None:
         """Spark has told of its progress; reports of other queries are passed over."""
         with self._lock:
             if output in self._statuses:
-                self._statuses[output] = with_report(self._statuses[output], report)
+                run, found = str(report.get("runId")), sum(lost_in(s.get("latestOffset")) for s in _sources(report))
+                lost = self._lost[output]  # a query counts anew when it is started again
+                lost[run] = max(found, lost.get(run, 0))
+                status = with_report(self._statuses[output], report)
+                self._statuses[output] = replace(status, lost_events=sum(lost.values()))
                 self._reports[output] += 1
 
     def change(self, output: str, state: State, *, error: str = "", restarted: bool = False) -> None:

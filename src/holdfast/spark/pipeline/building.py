@@ -41,6 +41,8 @@ from holdfast.spark.pipeline.model import (
 )
 from holdfast.spark.reasons import kind_of, reason_of
 
+_SLOT = "_holdfast_slot_id"
+
 
 class Building:
     """Builds the outputs of one pipeline in one session."""
@@ -149,8 +151,7 @@ def apply(verb: Verb, frame: DataFrame) -> DataFrame:
         case Watermark(column, delay_ns):
             made = frame.withWatermark(column, interval(delay_ns))
         case Deduplicate(names, within):
-            drop = frame.dropDuplicatesWithinWatermark if within else frame.dropDuplicates
-            made = drop(_event_key(names, frame.columns))
+            made = _deduplicated(frame, _event_key(names, frame.columns), within=within)
         case Aggregate():
             made = _aggregated(verb, frame)
         case Decode(kind):
@@ -167,6 +168,24 @@ def _event_key(names: Sequence[str], columns: Sequence[str]) -> list[str]:
     if "_frame_index" not in columns:
         raise BadRequest("_slot_id and _fsn name a frame, not an event: keep _frame_index up to here, too")
     return list(dict.fromkeys([*names, "_frame_index", *({"_channel"} & set(columns))]))
+
+
+def _deduplicated(frame: DataFrame, key: list[str], *, within: bool) -> DataFrame:
+    """The first of equal rows. Events without a slot are repeats of none, but to Spark nulls are equal.
+
+    So they get a name each in place of a slot, and lose it again. It is the same when the batch runs again, so that
+    rows stay in their partitions, as sinks need. The columns of the key stay as they were, so that checkpoints fit.
+    Servers may count alike, even at the same time, so all of the row is part of the name.
+    """
+    if "_slot_id" in key:
+        if "_committed_id" not in frame.columns:
+            raise BadRequest("_committed_id tells events without a slot apart: keep it up to here, too")
+        texts = [frame[f"`{name}`"].cast("string") for name in frame.columns]
+        alone = sf.concat_ws("/", sf.lit("none"), frame["_committed_id"].cast("string"), sf.hex(sf.xxhash64(*texts)))
+        named = sf.coalesce(frame["_slot_id"], alone.cast(frame.schema["_slot_id"].dataType))
+        frame = frame.withColumns({_SLOT: frame["_slot_id"], "_slot_id": named})
+    once = frame.dropDuplicatesWithinWatermark(key) if within else frame.dropDuplicates(key)
+    return once.withColumn("_slot_id", sf.col(_SLOT)).drop(_SLOT) if "_slot_id" in key else once
 
 
 def _aggregated(verb: Aggregate, frame: DataFrame) -> DataFrame:

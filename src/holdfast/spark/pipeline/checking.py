@@ -1,8 +1,9 @@
 """Whether the parts of a pipeline fit together (pure): names, references, cycles, outputs, options of sources.
 
-Promise: after `check` found nothing, every name leads to a source or a step, nothing depends on itself, no two outputs
-write to the same place or share a checkpoint, and the options of every source are those that the source takes. What
-only Spark can tell (columns, types, functions) is left to the plan (`building.py`).
+Promise: after `check` found nothing, every name leads to a source or a step, nothing depends on itself, no output feeds
+itself, no two outputs write to the same place or share a checkpoint, each output has a mode that its format can do, and
+the options of sources and outputs are those that they take. What only Spark can tell (columns, types, functions) is
+left to the plan (`building.py`); `check_formats` asks it for the names of formats.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 
 from holdfast.config.values import split_url, whole_number
-from holdfast.errors import InvalidConfig, InvalidName
+from holdfast.errors import BadPipeline, InvalidConfig, InvalidName
 from holdfast.model.names import check_channel_name
-from holdfast.spark.options import is_glob, read_options
+from holdfast.spark.jobs.apart import is_among
+from holdfast.spark.options import is_glob, read_addresses, read_options
 from holdfast.spark.pipeline.decoders import DECODERS
 from holdfast.spark.pipeline.fields import Problems
 from holdfast.spark.pipeline.model import (
@@ -40,6 +43,11 @@ PART_CHARS_MAX = 40
 
 FOLDERS = (*TABLES, "json", "csv", "orc", "text", "xml")
 NO_FOLDERS = (CHANNEL, CONSOLE, FOREACH_BATCH, OTLP)
+BUILT_IN = (*TABLES, *NO_FOLDERS)
+KNOWN = (*BUILT_IN, "memory")
+"""What is not looked up: ours, and the one that Spark itself knows without."""
+KEYS_OF_OPTIONS = {"checkpointlocation": "checkpoint", "queryname": "the name of the output"}
+"""What Spark would take as an option, and a pipeline says elsewhere."""
 
 _TOKENS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`([^`]*)`|([A-Za-z_]\w*)", re.DOTALL)
 
@@ -161,10 +169,9 @@ def _check_output(spec: PipelineSpec, output: Output, problems: Problems) -> Non
     if PIPELINE_NAME.fullmatch(output.name) is None:
         problems.add(place, f"{output.name!r} is no name: 1 to {PART_CHARS_MAX} letters, digits, '_' and '-'")
     _check_reference(spec, output.input, f"{place}.from", problems)
-    for key, reason in _objections(output):
+    for key, reason in [*_objections(output), *_objections_to_mode(output)]:
         problems.add(f"{place}.{key}" if key else place, reason)
-    if output.mode == "complete" and output.format in TABLES:
-        problems.add(f"{place}.mode", f"complete rewrites everything, and {output.format} only appends; use append")
+    _check_feedback(spec, output, problems)
 
 
 def _objections(output: Output) -> list[tuple[str, str]]:
@@ -183,7 +190,56 @@ def _objections(output: Output) -> list[tuple[str, str]]:
             found.append((key, f"is not for format {output.format}"))
     if output.partition_by and output.format in (*TABLES, *NO_FOLDERS):
         found.append(("partition_by", f"is not for {output.format}; Spark's own formats of files take it"))
+    for option in output.options:
+        if option.lower() in KEYS_OF_OPTIONS:
+            found.append((f"options.{option}", f"is not for options; give {KEYS_OF_OPTIONS[option.lower()]}"))
     return found or (_objections_of_otlp(output) if output.format == OTLP else _objections_of_sink(output))
+
+
+def _objections_to_mode(output: Output) -> list[tuple[str, str]]:
+    """What the format cannot do with rows that change."""
+    if output.format in FOLDERS and output.mode != "append":
+        return [("mode", f"{output.mode} changes rows that are there, and {output.format} only appends; use append")]
+    if output.format in (CHANNEL, OTLP) and output.mode == "complete":
+        reason = (
+            f"complete sends all rows again with each batch, and {output.format} only appends; use append or update"
+        )
+        return [("mode", reason)]
+    return []
+
+
+def _check_feedback(spec: PipelineSpec, output: Output, problems: Problems) -> None:
+    """A channel that is made of itself never comes to rest."""
+    if output.format != CHANNEL or not output.channel or not output.addr:
+        return
+    for source in spec.sources.values():
+        if source.name in _made_of(spec, output) and _reads(source, output):
+            problems.add(
+                f"outputs.{output.name}.channel",
+                f"{output.channel!r} is read by source {source.name}, which this output is made of, so that it would "
+                "feed itself for ever; give another channel, or leave it out of the source",
+            )
+
+
+def _made_of(spec: PipelineSpec, output: Output) -> set[str]:
+    """The names of all views that lead to an output; there may be cycles."""
+    found: set[str] = set()
+    waiting = [output.input]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += spec.inputs_of(name)
+    return found
+
+
+def _reads(source: Source, output: Output) -> bool:
+    """Whether a source reads the channel that an output writes."""
+    try:
+        servers = read_addresses(source.addr)
+    except InvalidConfig:  # it is told of the source
+        return False
+    return is_among(output.addr, servers) and any(fnmatchcase(output.channel, name) for name in source.channels)
 
 
 def _objections_of_otlp(output: Output) -> list[tuple[str, str]]:
@@ -199,12 +255,29 @@ def _objections_of_sink(output: Output) -> list[tuple[str, str]]:
     if not output.writer_options():
         return []
     try:
-        read_sink_options(output.writer_options())
+        read_sink_options(output.writer_options()).check_stream()
     except InvalidConfig as error:
         key = "token_file" if error.key == "tokenFile" else error.key
         own = key in ("addr", "channel", "path", "token", "token_file") and key not in output.options
         return [(key if own else f"options.{key}", error.reason)]
     return []
+
+
+def check_formats(spec: PipelineSpec, objection: Callable[[str], str]) -> None:
+    """Ask for the formats that others write; raises `BadPipeline`. `objection` says why Spark has not got one."""
+    problems = Problems(spec.file, spec.lines)
+    for output in spec.outputs.values():
+        reason = "" if output.format in KNOWN else objection(output.format)
+        if reason:
+            close = difflib.get_close_matches(output.format, [*BUILT_IN, *FOLDERS], n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            ours = ", ".join((*TABLES, CHANNEL, OTLP, CONSOLE))
+            problems.add(
+                f"outputs.{output.name}.format",
+                f"{output.format!r} is not one of {ours}, and Spark has no such format{hint}; Spark says: {reason}",
+            )
+    if problems.found:
+        raise BadPipeline(problems.in_order())
 
 
 def _check_apart(spec: PipelineSpec, problems: Problems) -> None:
@@ -219,6 +292,10 @@ def _check_apart(spec: PipelineSpec, problems: Problems) -> None:
             if target and target in seen:
                 problems.add(f"outputs.{output.name}.{key}", f"{what} output {seen[target].name}")
             seen.setdefault(target, output)
+    checkpoints = (spec.checkpoint, *map(spec.checkpoint_of, spec.outputs.values()))
+    for output in spec.outputs.values():
+        if output.path and output.path.rstrip("/") in [path.rstrip("/") for path in checkpoints]:
+            problems.add(f"outputs.{output.name}.path", "is a folder of checkpoints; give each a folder of its own")
     _check_case(list(spec.outputs), problems)
 
 

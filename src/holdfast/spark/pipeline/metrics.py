@@ -6,6 +6,7 @@
 | holdfast_pipeline_rows_total | pipeline, output | rows read |
 | holdfast_pipeline_batches_total | pipeline, output | batches with rows |
 | holdfast_pipeline_restarts_total | pipeline, output | starts after a failure |
+| holdfast_pipeline_lost_events_total | pipeline, output | gone when their batch was planned, and passed over |
 | holdfast_pipeline_rows_per_second | pipeline, output | of the last batch |
 | holdfast_pipeline_batch_seconds | pipeline, output | of the last batch |
 | holdfast_pipeline_lag_events | pipeline, output | published and not yet read |
@@ -37,6 +38,10 @@ _COUNTERS: dict[str, tuple[str, Callable[[OutputStatus], float]]] = {
     "rows": ("Rows read.", lambda status: float(status.rows)),
     "batches": ("Batches with rows.", lambda status: float(status.batches)),
     "restarts": ("Starts after a failure.", lambda status: float(status.restarts)),
+    "lost_events": (
+        "Events that were gone when their batch was planned, and were passed over.",
+        lambda status: float(status.lost_events),
+    ),
 }
 
 

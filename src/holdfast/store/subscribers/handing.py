@@ -198,11 +198,11 @@ class HandingPort:
         with self._registry.lock:
             return [part for span in progress.owed(first_seq, last_seq) for part in progress.attempts.split(*span)]
 
-    def unconfirmed(self, place: Place, ranges: Iterable[Span]) -> int:
-        """How many events of these ranges are owed."""
+    def unconfirmed(self, place: Place, ranges: Iterable[Span]) -> int | None:
+        """How many events of these ranges are owed; None where the subscriber or the channel is gone."""
         progress = self._progress(place)
         if progress is None:
-            return 0
+            return None
         with self._registry.lock:
             return sum([last - first + 1 for span in ranges for first, last in progress.owed(*span)])
 

@@ -1,0 +1,31 @@
+"""A server that is away for a moment."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.unit.server.admin.running import WAIT_S, Running
+
+
+@contextmanager
+def back_once_missed(directory: Path, port: int) -> Iterator[Future[Running]]:
+    """The server of a store that is away, and comes back to its port when somebody has asked for it in vain."""
+
+    def come_back() -> Running:
+        with listener:
+            listener.accept()[0].close()
+        return Running(directory, {"server.admin": f"127.0.0.1:{port}"}).__enter__()
+
+    listener = socket.create_server(("127.0.0.1", port))
+    listener.settimeout(WAIT_S)
+    with ThreadPoolExecutor(1) as threads:
+        back = threads.submit(come_back)
+        try:
+            yield back
+        finally:
+            if back.exception() is None:
+                back.result().__exit__()
