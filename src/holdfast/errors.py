@@ -23,6 +23,7 @@
     │   ├── FrameTooLarge      a frame that no segment of its sender can hold
     │   ├── LimitReached       no more channels, or no more subscribers of a channel, are allowed
     │   ├── SchemaMismatch     a column that does not fit its channel
+    │   │   └── ColumnWidened  a value that does not fit the column a query reads; a new start takes the schema of now
     │   └── UnknownChannel     reading from a channel that does not exist
     ├── DamagedData            bytes on disk are not what was written
     │   ├── CorruptData        a checksum or a structure is wrong; names file and byte
@@ -295,6 +296,10 @@ class SchemaMismatch(BadRequest):
         self.expected = expected
         self.found = found
         self.reason = reason
+
+
+class ColumnWidened(SchemaMismatch):
+    """A value that does not fit the column that a query reads. The channel may have grown; a new start reads it so."""
 
 
 class UnknownChannel(BadRequest):

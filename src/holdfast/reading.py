@@ -1,4 +1,4 @@
-"""Events as a table, in one call: from a running server, or from a directory that no process has open.
+"""Events as a table, in one call: from a running server, or from the directory of a store.
 
     import holdfast
     trades = holdfast.read("trades")                       # a server on this machine
@@ -6,29 +6,36 @@
     trades.to_pandas(); trades.to_polars(); trades.table   # pyarrow
 
 Promise: what is given is the channel as of the call, from segments and from what is not sealed yet, without a gap or a
-repeat. All of it is in memory: for more than that read with Spark, or in batches with `Store.read`.
+repeat. All of it is in memory: for more than that read with Spark, or in batches with `Store.read`. A directory is only
+looked at (`store/inspect/events.py`): nothing in it changes, whatever state it is in, and a server may have it open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from holdfast.consumer.adminclient import AdminClient, ServerAt
-from holdfast.errors import BadRequest
+from holdfast.errors import BadRequest, CorruptData
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
 
+    from holdfast.store.inspect.events import StoreEvents
+
+Answer = TypeVar("Answer")
+
 ADDR_DEFAULT = "http://127.0.0.1:9001"
 PATIENCE_S = 5.0
 """How long a server may be away."""
+PICTURES_MAX = 5
+"""What is evicted or put together between looking and reading is looked for again; not again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +102,7 @@ def read(
 def channels(*, addr: str = "", path: str | Path | None = None, token: str | Path = "") -> list[str]:
     """The names of the channels that a server shows to the caller, or that a store has; sorted."""
     if path is not None:
-        from holdfast.store.store import Store  # noqa: PLC0415  # a client of a server need not have it
-
-        with Store.open(path) as store:
-            return store.channels()
+        return _looking(path, lambda store: store.channels())
     return [item["name"] for item in _client(addr, token).pages("channels")]
 
 
@@ -119,10 +123,25 @@ def _from_store(
     columns: Sequence[str] | None,
     system: Sequence[str],
 ) -> pa.Table:
-    from holdfast.store.store import Store  # noqa: PLC0415  # a client of a server need not have it
-
-    with Store.open(path) as store:
+    def read_all(store: StoreEvents) -> pa.Table:
         batches = list(store.read(channel, start=span[0], end=span[1], columns=columns, system=system))
         schema = batches[0].schema if batches else store.schema(channel)
         table = pa.Table.from_batches(batches, schema)
         return table if batches or columns is None else table.select(list(columns))
+
+    return _looking(path, read_all)
+
+
+def _looking(path: str | Path, ask: Callable[[StoreEvents], Answer]) -> Answer:
+    """Ask a picture of a store; while somebody else changes the store, a newer one if the first is out of date."""
+    from holdfast.store.inspect.events import is_open, store_events  # noqa: PLC0415  # a client of a server lacks it
+
+    directory = Path(path)
+    for left in reversed(range(PICTURES_MAX)):
+        try:
+            with store_events(directory) as store:
+                return ask(store)
+        except (FileNotFoundError, CorruptData):
+            if not left or not is_open(directory):
+                raise
+    raise AssertionError("the last picture was returned, or its error raised")

@@ -435,6 +435,24 @@ def test_dataframe_with_deferred_batches_arrives_whole(tmp_path: Path, rows: int
         assert stored.equals(table.select(["n", "real", "text"]).combine_chunks())
 
 
+@pytest.mark.guarantee("G1")
+def test_dataframe_of_a_million_rows_in_one_batch_arrives_as_one_frame(tmp_path: Path) -> None:
+    """Eight columns of one byte a row on the wire, and of four as Arrow: 10 MB become 40."""
+    rows = 1_000_000
+    words = {f"s{n}": pa.array(np.arange(rows) % (n + 2)).cast(pa.string()).dictionary_encode() for n in range(8)}
+    table = pa.table({**words, "at": pa.array(np.arange(rows) + AT_NS // 1000, pa.timestamp("us"))})
+    with RunningServer(tmp_path) as running:
+        pool = open_pool(running.port)
+        pool.dataframe(table, table_name="frames", at="at", max_rows_per_batch=rows)
+        pool.close()
+        stored = pa.Table.from_batches(running.store.read("frames", columns=list(words)))
+        assert stored.num_rows == rows
+        for name in ("s0", "s7"):
+            found = pa.chunked_array([chunk.dictionary_decode() for chunk in stored.column(name).chunks])
+            assert found.equals(pa.chunked_array([words[name].dictionary_decode()]))
+        assert running.store.statistics().frames == 1
+
+
 def test_deferred_rows_of_a_client_that_went_are_not_stored(tmp_path: Path) -> None:
     captured: list[bytes] = []
     with RunningServer(tmp_path / "first") as running:

@@ -17,8 +17,12 @@ from urllib.request import urlopen
 import pytest
 
 from tests.e2e.served import PATIENCE_S, ServedProcess, free_port
+from tests.faults import killing
+from tests.unit.dataflow.flows import until
+from tests.unit.sender.proxy import Proxy
 
 pytest.importorskip("questdb")
+pytestmark = killing.QUICK
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,8 +30,10 @@ ROOT = Path(__file__).parents[2]
 class Writer:
     """The client in a process of its own."""
 
-    def __init__(self, address: str, directory: Path, sender_id: str, numbers: range, options: str = "") -> None:
-        arguments = [address, str(directory), sender_id, str(numbers.start), str(len(numbers)), options]
+    def __init__(
+        self, address: str, directory: Path, sender_id: str, numbers: range, options: str = "", *, pause: int = 0
+    ) -> None:
+        arguments = [address, str(directory), sender_id, str(numbers.start), str(len(numbers)), options, str(pause)]
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "tests.conformance.questdb_writer", *arguments],
             stdin=subprocess.PIPE,
@@ -41,6 +47,20 @@ class Writer:
         """Wait until everything is in the slot."""
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "published\n"
+
+    def paused(self) -> None:
+        """Wait until it has published the rows before its pause."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "paused\n"
+
+    def go_on(self, rows: int) -> None:
+        """End the pause, and wait until it has published so many."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        while int(self.process.stdout.readline()) < rows:
+            pass
 
     def drain(self) -> None:
         """Let it send what is left and end."""
@@ -101,28 +121,33 @@ def test_killed_client_goes_on_from_its_slot(tmp_path: Path) -> None:
 
 def test_client_killed_while_it_sends_leaves_no_gap_and_goes_on_from_its_slot(tmp_path: Path) -> None:
     slots, more = tmp_path / "slots", range(10_000_000, 10_000_010)
+    taken, held = 500, 2_000
     with ServedProcess(tmp_path / "data", port=free_port()) as served:
-        address = f"127.0.0.1:{served.port}"
-        with Writer(address, slots, "w1", range(20_000)) as writer:
-            wait_for_rows(served.admin)
+        with (
+            Proxy(served.port) as network,
+            Writer(f"127.0.0.1:{network.port}", slots, "w1", range(20_000), pause=taken) as writer,
+        ):
+            writer.paused()
+            until(lambda: last_seq(served.admin) == taken, patience_s=PATIENCE_S)
+            network.lead_to(free_port())
+            network.silence()  # what it sends from now on gets lost under way, and nobody is told
+            writer.go_on(held)
             writer.kill()
-        with Writer(address, slots, "w1", more) as writer:
+        assert last_seq(served.admin) == taken, "all else that it published is in its slot only"
+        with Writer(f"127.0.0.1:{served.port}", slots, "w1", more) as writer:
             writer.published()
             writer.drain()
         assert served.terminate() == 0
         rows = firsts(served.rows("trades", "n"))
     assert rows == [*range(len(rows) - len(more)), *more]
+    assert len(rows) - len(more) >= held
 
 
-def wait_for_rows(admin: str) -> None:
-    """Until the server has taken the first."""
-    waiting = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.01)):
-        with urlopen(f"{admin}/api/v1/channels") as answer:
-            if json.load(answer)["data"]:
-                return
-        waiting.wait(0.01)
-    raise AssertionError("nothing came")
+def last_seq(admin: str) -> int:
+    """Of the last event that the server has taken."""
+    with urlopen(f"{admin}/api/v1/channels") as answer:
+        channels = json.load(answer)["data"]
+    return int(channels[0]["last_seq"]) if channels else 0
 
 
 def test_orphaned_slot_is_drained_by_another_sender(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Damage to `catalog.db`: flipped bits and changed bytes of every page, lost, swapped and foreign pages, cut files.
 
-What should hold: a start ends in one of two ways. The store holds what it held, in every respect that is compared here,
-or `CorruptData` names a file of the store. What escapes that today is listed in `ESCAPING`, page by page, and is found
-by `holdfast verify` in every case. A repair, which needs nothing but segments and logs, brings all events back.
+What holds: a start ends in one of two ways. The store holds what it held, in every respect that is compared here, or
+`CorruptData` names the catalog. A catalog that was closed in order has a stamp, so any change to it is refused; the
+sweeps over pages are made without one, as after a kill. What a start refuses, `holdfast verify` finds. A repair,
+which needs nothing but segments and logs, brings all events back.
 
 The tables are small, so that each is one page: a table, and an index of its own, stands for a page.
 """
@@ -19,7 +20,8 @@ from functools import cache
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import CorruptData, HoldfastError, StoreFailed
+from holdfast.disk.stamp import is_stamped
+from holdfast.errors import CorruptData, HoldfastError
 from holdfast.model.frame import Entry, EventIds, Guid, SlotFrame
 from holdfast.model.positions import Fsn
 from holdfast.store.repair import apply_repair, plan_repair
@@ -36,8 +38,11 @@ FREE_TIMES = 41
 SAMPLES_MIN = 75
 """As many used bytes of a page are changed at least."""
 WRITE_VERSION = 18
-"""The byte by which SQLite knows whether it can write a file. A wrong one is an error when the store opens, and no harm
-to who only reads, as `verify` does."""
+"""The byte by which SQLite knows whether it can write a file; who only reads does not look at it."""
+STAMP = (*range(60, 64), *range(68, 72))
+"""Bytes that say what all others are: with one of them changed, there is no stamp."""
+VERIFIED_EVERY = 7
+"""Of the catalogs that a start refuses, every so many are verified too; that reads a whole store."""
 
 
 @cache
@@ -63,8 +68,15 @@ def left() -> CrashFilesystem:
 
 
 @cache
-def data() -> bytes:
+def stamped() -> bytes:
+    """As the process left it that closed the store."""
     return left().read_bytes(CATALOG)
+
+
+@cache
+def data() -> bytes:
+    """As a process leaves it that is killed: nothing says what all of it should be."""
+    return stamped()[: STAMP[0]] + bytes(4) + stamped()[STAMP[0] + 4 :]
 
 
 @cache
@@ -82,23 +94,6 @@ PAGES = (
     *("segment_slots", "event_ids", "subscribers", "progress", "floors", "partition_floors", "doomed", "remote"),
     *("gone", "losses"),
 )
-
-_UNTYPED = "an error of SQLite, or of what a changed row holds, is raised as it is"
-_UNSEEN = "an index, or the order of keys, is not compared with its table: what is not found there is taken for absent"
-ESCAPING = {
-    page: pytest.mark.xfail(reason=reason, raises=AssertionError)
-    for page, reason in {
-        "schema": _UNTYPED,
-        "meta": _UNTYPED,
-        "channels": _UNTYPED,
-        "segments": f"{_UNTYPED}; sizes and positions are read without their checksum",
-        "segments_by_seq": f"{_UNTYPED}; {_UNSEEN}",
-        "event_ids": _UNSEEN,
-        "subscribers": _UNTYPED,
-    }.items()
-}
-"""Pages of which some damage is neither refused by name nor harmless today. The mark is strict: it goes when it is
-mended."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +131,15 @@ def disk_with(catalog: bytes) -> CrashFilesystem:
     return disk
 
 
-def wrong(catalog: bytes) -> str:
-    """What is wrong with a store on this catalog; nothing, if it refuses by name or holds what it held."""
+REFUSED = "refused"
+
+
+def outcome(catalog: bytes) -> str:
+    """`REFUSED`, nothing if the store holds what it held, or what is wrong with it."""
     try:
         found = look(disk_with(catalog))
     except CorruptData as error:
-        return "" if error.file.is_relative_to(ROOT) else f"refused for {error.file}"
-    except StoreFailed as error:  # it was found when it was written to, and nothing was answered since
-        return "" if str(CATALOG) in str(error) else f"stopped for {error}"
+        return REFUSED if error.file == CATALOG else f"refused for {error.file}"
     except (HoldfastError, sqlite3.Error, ArithmeticError, LookupError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     parts = [item.name for item in fields(Picture) if getattr(found, item.name) != getattr(undamaged(), item.name)]
@@ -161,10 +157,9 @@ def damages(start: int, step: int) -> Iterator[tuple[int, bytes]]:
 
 
 @cache
-def escapes(page: str, step: int) -> tuple[tuple[int, str, bytes], ...]:
-    """(byte, what is wrong, the catalog) for each damage of a page that is neither refused by name nor harmless."""
-    found = [(at, wrong(changed), changed) for at, changed in damages(pages()[page], step)]
-    return tuple(item for item in found if item[1])
+def outcomes(page: str, step: int) -> tuple[tuple[int, str, bytes], ...]:
+    """(byte, outcome, the catalog) for each damage of a page."""
+    return tuple((at, outcome(changed), changed) for at, changed in damages(pages()[page], step))
 
 
 def is_found_by_verify(catalog: bytes) -> bool:
@@ -179,22 +174,52 @@ def test_catalog_has_the_pages_that_are_damaged_here() -> None:
     assert undamaged().repeats[:2] == (True, True)
     assert undamaged().marks["mirror"] != undamaged().marks["lake"]
     assert not is_found_by_verify(data())
-
-
-@pytest.mark.guarantee("G9")
-@pytest.mark.parametrize("page", [pytest.param(page, marks=ESCAPING.get(page, ())) for page in PAGES])
-@every(7)
-def test_changed_byte_of_the_catalog_is_refused_or_harmless(page: str, step: int) -> None:
-    assert {at: reason for at, reason, _ in escapes(page, step)} == {}
+    assert not is_found_by_verify(stamped())
 
 
 @pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("page", PAGES)
 @every(7)
-def test_changed_byte_of_the_catalog_that_is_not_refused_is_harmless_or_found_by_verify(page: str, step: int) -> None:
-    missed = {at: reason for at, reason, changed in escapes(page, step) if not is_found_by_verify(changed)}
-    missed.pop(WRITE_VERSION, None)
-    assert missed == {}
+def test_changed_byte_of_the_catalog_is_refused_or_harmless(page: str, step: int) -> None:
+    assert {at: found for at, found, _ in outcomes(page, step) if found not in {"", REFUSED}} == {}
+
+
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("page", PAGES)
+@every(7)
+def test_changed_byte_of_the_catalog_that_is_refused_is_found_by_verify(page: str, step: int) -> None:
+    refused = [(at, changed) for at, found, changed in outcomes(page, step) if found == REFUSED]
+    some = [item for item in refused if item[0] == WRITE_VERSION] + refused[::VERIFIED_EVERY]
+    assert [at for at, changed in some if not is_found_by_verify(changed)] == []
+
+
+@pytest.mark.guarantee("G9")
+@every(7)
+def test_any_changed_byte_of_a_catalog_that_was_closed_is_refused_or_leaves_no_stamp(step: int) -> None:
+    disk = CrashFilesystem()
+    disk.write_bytes(CATALOG, stamped())
+    assert is_stamped(disk, CATALOG)
+    for at in sorted({*range(0, len(stamped()), step), *STAMP}):
+        for mask in (None, 0xFF):
+            disk.write_bytes(CATALOG, flipped(stamped(), at, mask=mask))
+            if at in STAMP:
+                assert not is_stamped(disk, CATALOG)
+                continue
+            with pytest.raises(CorruptData):
+                is_stamped(disk, CATALOG)
+
+
+@pytest.mark.guarantee("G9")
+def test_changed_byte_of_a_catalog_that_was_closed_is_refused_by_start_and_verify_and_repaired() -> None:
+    """Also where nothing stands: somebody else has written to the file."""
+    free = max(at for at in range(len(data())) if not data()[at])
+    for at in (free, WRITE_VERSION, pages()["event_ids"] + PAGE_BYTES - 1):
+        changed = flipped(stamped(), at)
+        assert outcome(changed) == REFUSED
+        assert is_found_by_verify(changed)
+        disk = disk_with(changed)
+        apply_repair(disk, plan_repair(disk, ROOT), clock=ManualClock())
+        assert read_all(open_store(disk)) == undamaged().events
 
 
 # --- whole pages ----------------------------------------------------------------------------------------------------
@@ -215,12 +240,13 @@ def lost_pages() -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.guarantee("G9")
-def test_lost_page_of_the_catalog_is_refused_or_harmless_or_found_by_verify_and_repaired() -> None:
+def test_lost_page_of_the_catalog_is_refused_or_harmless_and_found_by_verify_and_repaired() -> None:
     """Whatever repair is asked to mend, no event is lost by it: segments and logs hold them all."""
     missed, repaired = [], 0
     for name, changed in lost_pages():
-        if wrong(changed) and not is_found_by_verify(changed):
-            missed.append((name, wrong(changed)))
+        found = outcome(changed)
+        if found not in {"", REFUSED} or (found and not is_found_by_verify(changed)):
+            missed.append((name, found))
         disk = disk_with(changed)
         plan = plan_repair(disk, ROOT)
         if plan.needed:

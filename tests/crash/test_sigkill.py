@@ -21,12 +21,12 @@ import pytest
 from holdfast import Store
 from tests.crash.writer_process import BOTH, SETTINGS, body_of, events_of
 from tests.faults import figures
-from tests.faults.killing import kill_counts, profile_of
+from tests.faults.killing import QUICK, kill_counts, profile_of
 
 PRODUCERS = 3
 ROOT = Path(__file__).parents[2]
 STRACE = shutil.which("strace")
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL and strace as on Linux")]
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL and strace as on Linux"), QUICK]
 
 
 @dataclass

@@ -21,9 +21,10 @@ from holdfast.sender.ring import Ring
 from holdfast.sender.slot import Slot
 from tests.crash.slot_process import OPTIONS
 from tests.e2e.nursery import Nursery
+from tests.faults import killing
 
 DURABILITIES = ("memory", "periodic", "flush", "append")
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL as on Linux")]
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL as on Linux"), killing.QUICK]
 
 
 @dataclass

@@ -18,7 +18,7 @@ from holdfast.clock import NS_PER_S, SystemClock
 from holdfast.testing.history import Happening, Kept, Row, Sent, Stored, require
 from tests.e2e.consumer_process import RUN_EVENTS_MAX
 from tests.e2e.nursery import Child, Nursery
-from tests.e2e.served import PATIENCE_S
+from tests.e2e.served import PATIENCE_S, free_port
 
 
 class Published(Protocol):
@@ -109,7 +109,7 @@ class NursedServer:
         self._began_ns = 0
         self.start_s = 0.0
         """How long the last start took that came to its end."""
-        self.port = 0
+        self.port = free_port()
         self.admin = ""
 
     def start(self) -> None:
@@ -143,8 +143,8 @@ class NursedServer:
         return self._directory.parent / f"{self._directory.name}.stderr"
 
     def start_elsewhere(self) -> int:
-        """Start on any port, as while it was away another process may have taken the old one; which it is."""
-        self.port = 0
+        """Start on another port, as while it was away another process may have taken the old one; which it is."""
+        self.port = free_port()
         self.start()
         return self.port
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +18,26 @@ PATIENCE_S = 60.0
 """How long a process may take to start or to end before a test fails."""
 
 
+HELD_MAX = 128
+"""Ports that are held at a time: more than a test uses, and less than what a process may open."""
+_held: deque[int] = deque()
+
+
 def free_port() -> int:
-    """A port that a server can be started on again and again; the system does not hand it out soon."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of ours: a server can be started on it again and again, and nobody is handed it while no server is there.
+
+    A socket that never listens stays bound to it. Beside that one a server can listen, as servers set SO_REUSEADDR or
+    SO_REUSEPORT; who connects while there is none is refused.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        port = int(holder.getsockname()[1])
+        _held.append(holder.detach())
+    if len(_held) > HELD_MAX:
+        os.close(_held.popleft())
+    return port
 
 
 class ServedProcess:
@@ -31,7 +47,7 @@ class ServedProcess:
         self, directory: Path, *options: str, port: int = 0, environment: dict[str, str] | None = None
     ) -> None:
         self.directory = directory
-        self.port = port
+        self.port = port or free_port()
         self.admin = ""
         self.ready_line = ""
         self.errors = directory.parent / f"{directory.name}.stderr"

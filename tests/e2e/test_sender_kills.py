@@ -24,11 +24,11 @@ from tests.e2e.chronicle import BUSY, BUSY_YAML, Chronicle, Reader
 from tests.e2e.nursed import NursedServer, Producer, check, drain
 from tests.e2e.nursery import Nursery
 from tests.e2e.served import PATIENCE_S, ServedProcess, free_port
-from tests.faults import figures
+from tests.faults import figures, killing
 from tests.faults.killing import kill_counts, profile_of
 from tests.unit.sender.proxy import Proxy
 
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="fork and SIGKILL as on Linux")]
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="fork and SIGKILL as on Linux"), killing.QUICK]
 FAST = "reconnect_initial_backoff_millis=5;reconnect_max_backoff_millis=50;initial_connect_retry=async;"
 PATIENT = FAST.replace("max_backoff_millis=50;", "max_backoff_millis=200;")
 """Where many wait for one server."""

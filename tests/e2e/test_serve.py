@@ -116,6 +116,32 @@ def test_wrong_setting_is_refused_with_file_line_and_key(tmp_path: Path) -> None
     assert "ingest.write_deadline" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "line"),
+    [
+        ("tls:\n  cert: no.pem\n  key: no.pem\n", "tls.cert", 2),
+        ("audit:\n  path: nowhere/audit.log\n", "audit.path", 2),
+    ],
+)
+def test_file_that_a_setting_names_is_looked_at_before_the_start(
+    tmp_path: Path, text: str, key: str, line: int
+) -> None:
+    config = tmp_path / "holdfast.yaml"
+    config.write_text(text)
+    result = run_to_end(ServedProcess(tmp_path / "data"), "-c", str(config))
+    assert result.returncode == 2, result.stderr
+    assert f"{config}:{line}: {key}: " in result.stderr
+
+
+def test_audit_log_may_be_in_a_data_directory_that_is_new(tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.yaml"
+    config.write_text("audit: {path: data/audit.log}\n")
+    with ServedProcess(tmp_path / "data", "-c", str(config)) as served:
+        let_in(served).close()
+        assert served.terminate() == 0
+    assert "connection.open" in (tmp_path / "data" / "audit.log").read_text()
+
+
 def test_damaged_store_is_refused_with_exit_code_three(tmp_path: Path) -> None:
     with ServedProcess(tmp_path / "data") as served:
         with let_in(served) as client:
@@ -162,13 +188,15 @@ def test_hangup_says_which_changed_settings_need_a_restart(tmp_path: Path) -> No
             f"tier: {{url: 'file://{tmp_path}/other'}}\n"
             "segment: {target_size: 1MiB}\n"
             "channels: {trades: {max_age: 1h}}\n"
+            "sync: {enabled: no}\n"
             "ingest: {max_connections: 7}\n"
         )
         served.signal(signal.SIGHUP)
         wait_for_line(served, "segment.target_size")
         (line,) = [line for line in served.errors.read_text().splitlines() if "segment.target_size" in line]
         assert "tier.url" in line
-        assert "channels" in line
+        assert "channels.trades" in line
+        assert "sync.enabled" in line
         assert "max_connections" not in line
         assert served.terminate() == 0
 

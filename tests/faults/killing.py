@@ -11,12 +11,15 @@ import pytest
 
 LONG_KILLS = int(os.environ.get("HOLDFAST_KILLS", "2000"))
 _HOURS = 3600
+QUICK = pytest.mark.timeout(600)
+"""For loops over processes: one wait inside may take a minute, as long as it takes to be sure that it never ends."""
 
 
 def kill_counts(quick: int) -> pytest.MarkDecorator:
     """The parameter `kills` of a test."""
+    few = pytest.param(quick, marks=QUICK)
     long = pytest.param(LONG_KILLS, marks=[pytest.mark.long, pytest.mark.timeout(4 * _HOURS)])
-    return pytest.mark.parametrize("kills", [quick, long], ids=lambda kills: f"{kills} kills")
+    return pytest.mark.parametrize("kills", [few, long], ids=lambda kills: f"{kills} kills")
 
 
 def profile_of(kills: int, quick: int) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -47,6 +48,11 @@ def need(area: str, *names: str) -> None:
         if name not in _known:
             _known[name] = _PRESENT[name]()
         if not _known[name]:
-            test = os.environ.get("PYTEST_CURRENT_TEST", "").split("::")[-1].split(" ")[0].split("[")[0]
-            figures.lacking(area, name, test)
-            pytest.skip(f"this machine lacks {name}")
+            skip(area, name)
+
+
+def skip(area: str, what: str, how_to_get: str = "") -> NoReturn:
+    """Skip the running test, as this machine lacks that."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").split("::")[-1].split(" ")[0].split("[")[0]
+    figures.lacking(area, what, test)
+    pytest.skip(f"this machine lacks {what}{how_to_get and f'; get it with: {how_to_get}'}")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.nursed import check
 from tests.e2e.served import PATIENCE_S, ServedProcess
-from tests.faults import figures
+from tests.faults import figures, killing
 from tests.faults.badnetwork import FINE, PARTED, BadNetwork, Weather
 from tests.faults.needs import need
 
@@ -28,7 +28,11 @@ STORMS = (
     PARTED,
 )
 PROFILES = pytest.mark.parametrize(
-    "profile", ["quick", pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+    "profile",
+    [
+        pytest.param("quick", marks=killing.QUICK),
+        pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+    ],
 )
 ROUNDS = {"quick": 1, "long": 40}
 STORMS_OF_A_ROUND = {"quick": 2, "long": len(STORMS)}

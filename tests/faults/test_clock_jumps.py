@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Sender, Store
 from tests.e2e.served import PATIENCE_S, ServedProcess
-from tests.faults import figures
+from tests.faults import figures, killing
 from tests.faults.needs import need
 
 AREA = "clock"
@@ -26,7 +26,11 @@ channels:
   aged: {max_age: 6h, retention: {mode: limits}}
 """
 PROFILES = pytest.mark.parametrize(
-    "profile", ["quick", pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+    "profile",
+    [
+        pytest.param("quick", marks=killing.QUICK),
+        pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+    ],
 )
 ROUNDS = {"quick": 4, "long": 100}
 

@@ -18,7 +18,7 @@ import pytest
 from holdfast.clock import NS_PER_S, SystemClock
 from tests.e2e.nursed import NursedServer, Producer, check, drain
 from tests.e2e.nursery import Nursery
-from tests.faults import figures
+from tests.faults import figures, killing
 from tests.faults.loopdisk import LoopDisk
 from tests.faults.needs import need
 from tests.faults.pulse import Pulse
@@ -31,7 +31,11 @@ BETWEEN_BEATS_S = 0.01
 FAST = "reconnect_initial_backoff_millis=5;reconnect_max_backoff_millis=50;initial_connect_retry=async;"
 KINDS = pytest.mark.parametrize("kind", ["ext4", "xfs"])
 PROFILES = pytest.mark.parametrize(
-    "profile", ["quick", pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(600)])]
+    "profile",
+    [
+        pytest.param("quick", marks=killing.QUICK),
+        pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
+    ],
 )
 
 

@@ -19,7 +19,7 @@ import pytest
 from holdfast import Store
 from tests.e2e.nursed import NursedServer, Producer, check, drain
 from tests.e2e.nursery import Nursery
-from tests.faults import figures
+from tests.faults import figures, killing
 from tests.faults.loopdisk import LoopDisk
 from tests.faults.needs import need
 from tests.faults.weak_writer import EVENTS, SETTINGS
@@ -28,7 +28,11 @@ from tests.unit.sender.proxy import Proxy
 FAST = "reconnect_initial_backoff_millis=5;reconnect_max_backoff_millis=50;initial_connect_retry=async;"
 KINDS = pytest.mark.parametrize("kind", ["ext4", "xfs"])
 PROFILES = pytest.mark.parametrize(
-    "profile", ["quick", pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+    "profile",
+    [
+        pytest.param("quick", marks=killing.QUICK),
+        pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+    ],
 )
 CUTS = {"quick": 2, "long": 250}
 BOTH_CUTS = {"quick": 1, "long": 60}

@@ -40,7 +40,7 @@ from holdfast.store.ground import ACK_DIR, CHANNELS_DIR, WAL_DIR
 from tests.e2e.nursed import NursedServer
 from tests.e2e.nursery import Child, Nursery
 from tests.e2e.served import PATIENCE_S
-from tests.faults import figures, soak_producer
+from tests.faults import figures, killing, soak_producer
 from tests.unit.sender.proxy import Proxy
 
 AREA = "soak"
@@ -317,7 +317,11 @@ def conf_of(port: int, directory: Path, number: int) -> str:
 @pytest.mark.guarantee("G7")
 @pytest.mark.guarantee("G11")
 @pytest.mark.parametrize(
-    "profile", ["quick", pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3 * 3600)])]
+    "profile",
+    [
+        pytest.param("quick", marks=killing.QUICK),
+        pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(3 * 3600)]),
+    ],
 )
 def test_system_under_a_nemesis_loses_nothing_and_does_not_grow(
     nursery: Nursery, tmp_path: Path, profile: str, monkeypatch: pytest.MonkeyPatch

@@ -1,10 +1,11 @@
 """The fuzzer, in a process of its own: what kills it, hangs it or swells it is found by the test that started it.
 
-    python -m tests.security.fuzzing SEED INPUTS FOLDER [TARGET...]
+    python -m tests.security.fuzzing SEED INPUTS FOLDER SECONDS [TARGET...]
 
 Each decoder gets its floor of the inputs, and by its share of the rest: the slow ones little more, so that many inputs
 are not mostly a few slow decoders. The input of now is in a file of the folder before it is decoded, so that it
-is there when the process is not. The last line on standard output is the sum as JSON.
+is there when the process is not. An input that takes too long fails; one that takes no signal either ends the process
+after SECONDS, with where it was on standard error. The last line on standard output is the sum as JSON.
 """
 
 from __future__ import annotations
@@ -71,11 +72,11 @@ def peak_bytes() -> int:
 def run(target: Target, inputs: int, seed: int, folder: Path) -> dict[str, object]:
     """Bend and decode; what was taken, what was refused, and the first failures with their inputs."""
     chance = random.Random(f"{seed} {target.name}")
+    (folder / "target").write_text(target.name, encoding="utf-8")
     good = target.good()
     for data in good:
         assert target.survives(data), f"{target.name}: a good input is refused: {data[:200]!r}"
     notebook = Notebook(folder / "now")
-    (folder / "target").write_text(target.name, encoding="utf-8")
     before, taken, slowest_ns, failures = peak_bytes(), 0, 0, []
     for number in range(inputs):
         data = bent(good, chance, as_text=target.as_text)
@@ -110,9 +111,10 @@ def portions(chosen: Sequence[Target], inputs: int) -> list[int]:
     return [max(1, math.ceil(floor + (rest * target.share / shares if shares else 0))) for target in chosen]
 
 
-def main(seed: int, inputs: int, folder: Path, *names: str) -> None:
+def main(seed: int, inputs: int, folder: Path, seconds: float, *names: str) -> None:
     """All decoders, or those named."""
     faulthandler.enable()
+    faulthandler.dump_traceback_later(seconds, exit=True)
     signal.signal(signal.SIGALRM, _on_alarm)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -123,4 +125,4 @@ def main(seed: int, inputs: int, folder: Path, *names: str) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4]), *sys.argv[5:])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.clock import NS_PER_S, SystemClock
 from holdfast.errors import WireError
 from tests.faults import figures
 from tests.security.fuzzing import portions, read_note, run
@@ -25,36 +26,54 @@ INPUTS = {"quick": 3_000, "long": 1_100_000}
 ROUNDS = {"quick": 1, "long": 11}
 """Each is a process of its own, so that a swollen one does not hide the next."""
 AT_ONCE = 2
+ROUNDS_S_MAX = {"quick": 600, "long": 7_000}
+"""For all rounds; a process that is still there then hangs where it takes no signal."""
+TELLS_S = 30
+"""So long before that it says where it is, and ends."""
 FLOOR = {"quick": 10, "long": 10_000}
 """What each decoder gets at least."""
 
 
-def fuzz(folder: Path, seed: int, inputs: int) -> list[dict[str, object]]:
+def fuzz(folder: Path, seed: int, inputs: int, end_ns: int, *names: str) -> list[dict[str, object]]:
     """A process that fuzzes; how it went."""
-    command = [sys.executable, "-m", "tests.security.fuzzing", str(seed), str(inputs), str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    left_s = max(1.0, (end_ns - SystemClock().monotonic_ns()) / NS_PER_S)
+    watch_s = max(0.5, left_s - TELLS_S)
+    command = [sys.executable, "-m", "tests.security.fuzzing", str(seed), str(inputs), str(folder), str(watch_s)]
+    try:
+        done = subprocess.run([*command, *names], cwd=ROOT, capture_output=True, text=True, check=False, timeout=left_s)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"the fuzzer hangs at {where(folder)}")
     if done.returncode != 0:
-        at = (folder / "target").read_text(encoding="utf-8") if (folder / "target").exists() else "the start"
-        note = read_note(folder / "now") if (folder / "now").exists() else b""
-        pytest.fail(f"the fuzzer died ({done.returncode}) at {at}, input {note[:400]!r}\n{done.stderr[-3000:]}")
+        pytest.fail(f"the fuzzer died ({done.returncode}) at {where(folder)}\n{done.stderr[-3000:]}")
     found: list[dict[str, object]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
+def where(folder: Path) -> str:
+    """The decoder and the input that a fuzzer was at."""
+    at = (folder / "target").read_text(encoding="utf-8") if (folder / "target").exists() else "the start"
+    note = read_note(folder / "now") if (folder / "now").exists() else b""
+    return f"{at}, input {note[:400]!r}"
+
+
 @pytest.mark.guarantee("G12")
 @pytest.mark.parametrize(
-    "profile", ["quick", pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(7200)])]
+    "profile",
+    [
+        pytest.param("quick", marks=pytest.mark.timeout(900)),
+        pytest.param("long", marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
+    ],
 )
 def test_every_decoder_takes_or_refuses_whatever_comes(tmp_path: Path, profile: str) -> None:
     rounds = range(ROUNDS[profile])
     folders = [tmp_path / f"round-{seed}" for seed in rounds]
     for folder in folders:
         folder.mkdir()
+    each = INPUTS[profile] // ROUNDS[profile]
+    end_ns = SystemClock().monotonic_ns() + ROUNDS_S_MAX[profile] * NS_PER_S
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = [
-            result
-            for results in pool.map(fuzz, folders, rounds, repeat(INPUTS[profile] // ROUNDS[profile]))
-            for result in results
+            result for results in pool.map(fuzz, folders, rounds, repeat(each), repeat(end_ns)) for result in results
         ]
     failures = [f"{result['target']}: {text}" for result in found for text in result["failures"]]  # type: ignore[attr-defined]
     assert failures == []
@@ -85,6 +104,28 @@ def test_fuzzer_finds_a_decoder_that_raises_something_else(tmp_path: Path) -> No
     good = [bytes(range(40))]
     assert run(Target("careless", lambda: good, careless), 2_000, 1, tmp_path)["failures"]
     assert run(Target("careful", lambda: good, careless, allowed=(ValueError,)), 2_000, 1, tmp_path)["failures"] == []
+
+
+ENDLESS = """
+import sys
+from pathlib import Path
+from tests.security import fuzzing
+from tests.security.targets import Target
+good = b"a" * 64
+endless = Target("endless", lambda: [good], lambda data: data == good or sum(range(1 << 60)))
+fuzzing.targets = lambda: [endless]
+fuzzing.main(1, 1_000, Path(sys.argv[1]), 1.0)
+"""
+
+
+def test_fuzzer_that_hangs_where_it_takes_no_signal_ends_and_its_input_is_known(tmp_path: Path) -> None:
+    """A sum is one call of C: no handler of Python runs before it returns."""
+    command = [sys.executable, "-c", ENDLESS, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Timeout (0:00:01)!")
+    assert "line 7 in <lambda>" in done.stderr
+    assert where(tmp_path).startswith("endless, input b'")
 
 
 def test_bent_inputs_are_the_same_for_the_same_seed() -> None:

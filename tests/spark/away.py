@@ -1,4 +1,4 @@
-"""A server that is away for a moment."""
+"""A server that is away for a moment, and comes back to a port that nobody took meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.e2e.served import free_port
 from tests.unit.server.admin.running import WAIT_S, Running
+
+
+def lasting() -> dict[str, str]:
+    """Settings of a server that will come back to its port."""
+    return {"server.admin": f"127.0.0.1:{free_port()}"}
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Protocol
 import psutil
 import pyspark
 
+from holdfast.clock import NS_PER_S, SystemClock
 from tests.e2e.served import free_port
 from tests.spark.killed import family, quick_python, shoot
 
@@ -34,6 +35,7 @@ SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "2",
     "spark.task.maxFailures": "8",
+    "spark.python.authenticate.socketTimeout": "120s",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
@@ -41,12 +43,11 @@ SETTINGS = {
 
 
 def wait_until(done: Callable[[], bool], what: str) -> None:
-    pause = threading.Event()
-    for _ in range(round(PATIENCE_S / 0.1)):
-        if done():
-            return
+    clock, pause = SystemClock(), threading.Event()
+    end_ns = clock.monotonic_ns() + round(PATIENCE_S * NS_PER_S)
+    while not done():
+        assert clock.monotonic_ns() < end_ns, f"{what} did not happen in {PATIENCE_S} s"
         pause.wait(0.1)
-    raise AssertionError(f"{what} did not happen in {PATIENCE_S} s")
 
 
 def python_without_us(folder: Path) -> Path:

@@ -17,6 +17,7 @@ SMALL = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.log.level": "ERROR",
+    "spark.python.authenticate.socketTimeout": "120s",  # a busy machine takes longer than 15 s to start Python
 }
 
 

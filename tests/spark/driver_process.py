@@ -7,7 +7,8 @@
     copy     a channel by our sink
 
 CONF, SOURCE and SINK are JSON: settings of the session, options of the source and of the channel. A query that ends
-with an error is started again from its checkpoint, as `holdfast pipeline run` does; nothing else is kept of it.
+with an error is started again from its checkpoint, as `holdfast pipeline run` does; nothing else is kept of it. With
+`available-now` that is done a few times at most.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from holdfast.spark import session
 
 COPIES = ("table", "copy", "lake")
 EVENTS_PER_BATCH = "40"
+STARTS_MAX = 5
+"""Of a query that is to end: what fails every time is no accident."""
 
 
 class Copies:
@@ -71,7 +74,14 @@ class Copies:
     def run_to_the_end(self) -> None:
         """One after the other."""
         for name in COPIES:
-            self.start(name, ends=True).awaitTermination()
+            for start in range(1, STARTS_MAX + 1):
+                try:
+                    self.start(name, ends=True).awaitTermination()
+                    break
+                except (PySparkException, Py4JJavaError) as error:
+                    sys.stderr.write(f"{name} failed, start {start} of {STARTS_MAX}: {error}\n")
+                    if start == STARTS_MAX:
+                        raise
 
 
 def wait_for_progress(query: StreamingQuery) -> None:

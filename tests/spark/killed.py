@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from holdfast import Sender
+from holdfast.clock import NS_PER_S, SystemClock
 from tests.spark.driver_process import COPIES
 from tests.tidy.tree import ROOT
 
@@ -40,12 +41,13 @@ SHORT_LIVED = {
 
 def wait_for(done: Callable[[], bool]) -> bool:
     """Whether it happened in time."""
-    pause = threading.Event()
-    for _ in range(round(PATIENCE_S / LOOK_EVERY_S)):
-        if done():
-            return True
+    clock, pause = SystemClock(), threading.Event()
+    end_ns = clock.monotonic_ns() + round(PATIENCE_S * NS_PER_S)
+    while not done():
+        if clock.monotonic_ns() > end_ns:
+            return False
         pause.wait(LOOK_EVERY_S)
-    return False
+    return True
 
 
 def shoot(victims: Iterable[psutil.Process]) -> int:

@@ -48,11 +48,11 @@ MAY = {"pods": "*", "services": "*", "configmaps": "*", "persistentvolumeclaims"
 GROUPS = {SPARK: "drivers", NODES: "system:masters"}
 
 
-def lacks() -> str:
-    """What this machine lacks for it."""
+def lacks() -> tuple[str, ...]:
+    """What this machine lacks for it, and how to get it."""
     if not (PROGRAMS / "kube-apiserver").exists() or not (PROGRAMS / ETCD).exists():
-        return f"Kubernetes; get it with: {HOW_TO_GET}"
-    return "" if shutil.which("java") else "Java"
+        return "Kubernetes", HOW_TO_GET
+    return () if shutil.which("java") else ("Java",)
 
 
 class Api:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.away import back_once_missed
+from tests.spark.away import back_once_missed, lasting
 from tests.spark.stores import fill
 from tests.unit.server.admin.running import Running
 
@@ -21,7 +21,7 @@ def test_available_now_reads_all_of_a_server_that_is_away_between_two_batches(
 ) -> None:
     taken: list[list[int]] = []
     with ExitStack() as held:
-        server = held.enter_context(Running(tmp_path / "d"))
+        server = held.enter_context(Running(tmp_path / "d", lasting()))
         fill(server.store, "t", segments=3, events=10)
         options = {"addr": f"http://127.0.0.1:{server.port}", "channel": "t", "subscriber": "s"}
         back = []

@@ -54,6 +54,7 @@ KILLS_QUICK = 5
 KILLS_LONG = int(os.environ.get("HOLDFAST_SPARK_KILLS", "100"))
 SECONDS_MAX = float(os.environ.get("HOLDFAST_SPARK_SECONDS", "inf"))
 log = logging.getLogger(__name__)
+LONG = [pytest.mark.long, pytest.mark.timeout(4 * 3600)]
 WORKER_KILLS_LONG = int(os.environ.get("HOLDFAST_KILLS", "2000"))
 KINDS = {
     "local": ("worker", "planning", "driver", "server", "worker"),
@@ -193,15 +194,14 @@ def check_copies(folder: Path, events: int) -> int:
 @pytest.mark.parametrize(
     ("kills", "loop_name", "storage"),
     [
-        (KILLS_QUICK, "local", "server"),
-        pytest.param(KILLS_LONG, "local", "server", marks=pytest.mark.long),
-        pytest.param(KILLS_LONG, "local", "tier", marks=pytest.mark.long),
-        pytest.param(KILLS_LONG, "cluster", "server", marks=pytest.mark.long),
-        pytest.param(KILLS_LONG, "cluster", "tier", marks=pytest.mark.long),
-        pytest.param(WORKER_KILLS_LONG, "workers", "tier", marks=pytest.mark.long),
+        pytest.param(KILLS_QUICK, "local", "server", marks=pytest.mark.timeout(1800)),
+        pytest.param(KILLS_LONG, "local", "server", marks=LONG),
+        pytest.param(KILLS_LONG, "local", "tier", marks=LONG),
+        pytest.param(KILLS_LONG, "cluster", "server", marks=LONG),
+        pytest.param(KILLS_LONG, "cluster", "tier", marks=LONG),
+        pytest.param(WORKER_KILLS_LONG, "workers", "tier", marks=LONG),
     ],
 )
-@pytest.mark.timeout(4 * 3600)
 def test_every_copy_holds_every_event_once_whatever_is_killed(
     tmp_path: Path, kills: int, loop_name: str, storage: str
 ) -> None:

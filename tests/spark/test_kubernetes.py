@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.needs import skip
 from tests.spark.kubernetes import Kubernetes, lacks
 from tests.spark.stores import made
 from tests.spark.test_pipeline_cluster import check, pipeline, run
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.skipif(bool(lacks()), reason=f"lacks {lacks()}")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(autouse=True)
+def needed() -> None:
+    """What a machine must have for it; written down if it is not there."""
+    if what := lacks():
+        skip("spark", *what)
 
 
 @pytest.mark.guarantee("G8")

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from holdfast.errors import InvalidConfig, ServerAway
 from holdfast.spark.options import read_options
-from tests.spark.away import back_once_missed
+from tests.spark.away import back_once_missed, lasting
 from tests.spark.stores import batch_of, between, fill, rows_of, stream_of
 from tests.unit.server.admin.running import Running
 
@@ -96,7 +96,7 @@ def test_columns_and_a_run_that_ends_come_from_the_servers_that_answer(
 def test_a_run_that_ends_waits_for_the_servers_it_began_with(tmp_path: Path) -> None:
     with Running(tmp_path / "a") as one:
         fill(one.store, "t", segments=1, events=10)
-        with Running(tmp_path / "b") as two:
+        with Running(tmp_path / "b", lasting()) as two:
             fill(two.store, "t", segments=2, events=10)
             reader = stream_of(options([one, two], subscriber="lake", maxSegmentsPerTrigger="2"))
             start = reader.initialOffset()

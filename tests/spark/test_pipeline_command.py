@@ -30,7 +30,11 @@ outputs:
 checkpoint: checkpoint
 trigger: 100ms
 master: local[2,4]
-conf: {spark.ui.enabled: false, spark.log.level: ERROR, spark.driver.memory: 600m}
+conf:
+  spark.ui.enabled: false
+  spark.log.level: ERROR
+  spark.driver.memory: 600m
+  spark.python.authenticate.socketTimeout: 120s
 """
 BROKEN = FILE.replace("from: even", "from: evn").replace("trigger: 100ms", "triger: 100ms")
 

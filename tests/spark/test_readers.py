@@ -31,7 +31,7 @@ from holdfast.spark.options import SourceOptions, read_options
 from holdfast.spark.reading import SLICE_ROWS
 from holdfast.spark.resolving import STREAM_PATIENCE_S, infer_schema, open_access
 from holdfast.testing import ManualClock
-from tests.spark.away import back_once_missed
+from tests.spark.away import back_once_missed, lasting
 from tests.spark.stores import (
     batch_of,
     between,
@@ -404,7 +404,7 @@ def test_an_absent_server_never_ends_a_query(tmp_path: Path) -> None:
 
 @pytest.mark.guarantee("G8")
 def test_available_now_waits_for_a_server_and_confirms_to_the_last(tmp_path: Path) -> None:
-    with Running(tmp_path / "d") as running:
+    with Running(tmp_path / "d", lasting()) as running:
         fill(running.store, "t", segments=3, events=10)
         options = options_of(running, subscriber="s", maxSegmentsPerTrigger="2")
         reader = stream_of(options)
@@ -421,7 +421,7 @@ def test_available_now_waits_for_a_server_and_confirms_to_the_last(tmp_path: Pat
 
 @pytest.mark.guarantee("G8")
 def test_a_run_of_one_batch_waits_for_a_server_to_begin_with(tmp_path: Path) -> None:
-    with Running(tmp_path / "d") as running:
+    with Running(tmp_path / "d", lasting()) as running:
         fill(running.store, "t", segments=3, events=10)
         reader = stream_of(options_of(running, subscriber="s"))
         start = reader.initialOffset()
@@ -432,7 +432,7 @@ def test_a_run_of_one_batch_waits_for_a_server_to_begin_with(tmp_path: Path) -> 
 def test_a_task_of_a_stream_waits_for_a_server_longer_than_that_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Running(tmp_path / "d") as running:
+    with Running(tmp_path / "d", lasting()) as running:
         fill(running.store, "t", segments=1, events=10)
         stream, batch = stream_of(options_of(running)), batch_of(options_of(running))
         (task,) = stream.partitions({"t": 1}, {"t": 11})

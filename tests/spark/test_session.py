@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from holdfast.spark import report
 from holdfast.spark.session import package_zip
 from tests.spark.stores import fill, made
 from tests.spark.test_columns import COLUMNS, everything
+from tests.tidy.tree import ROOT
 from tests.unit.dataflow.flows import until
 from tests.unit.server.admin.running import Running
 
@@ -88,6 +90,45 @@ def test_queries_of_a_session_are_told_to_the_console_while_it_reports(spark: Sp
                 query.stop()
         (known,) = server.state.queries.current()
         assert (known.name, known.channels, known.rows, known.behind) == ("mine", ("t",), 10, 0)
+
+
+WORKERS = """
+import os, sys
+from holdfast.errors import BadRequest
+from holdfast.spark import session
+from tests.spark.conftest import SMALL
+
+def python_of(**conf):
+    spark = session(master="local[1]", conf={**SMALL, **conf})
+    found = spark.sparkContext.pythonExec
+    spark.stop()
+    return found
+
+for conf in ({}, {"spark.pyspark.python": sys.argv[1]}, {}):
+    print(python_of(**conf), os.environ["PYSPARK_PYTHON"])
+try:
+    session(conf={"spark.pyspark.python": "./env/bin/python"})
+except BadRequest as error:
+    print(error)
+print(os.environ["PYSPARK_PYTHON"])
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("own", ["", "own-python"])
+def test_a_python_that_one_session_asks_for_is_not_that_of_the_next(tmp_path: Path, own: str) -> None:
+    for name in ("own-python", "asked-for"):
+        (tmp_path / name).symlink_to(sys.executable)
+    asked, usual = str(tmp_path / "asked-for"), str(tmp_path / own) if own else sys.executable
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    environment |= {"PYSPARK_PYTHON": usual} if own else {}
+    command = [sys.executable, "-c", WORKERS, asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=500)
+    assert done.returncode == 0, done.stderr
+    *sessions, refused, left = done.stdout.splitlines()
+    assert sessions == [f"{usual} {usual}", f"{asked} {usual}", f"{usual} {usual}"]
+    assert refused.startswith("PYSPARK_PYTHON './env/bin/python': there is none here")
+    assert left == usual
 
 
 def test_what_is_sent_to_executors_can_be_imported_by_itself(tmp_path: Path) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-from pyspark.sql import SparkSession
+import pytest
 
 from tests.spark.stores import made
+from tests.tidy.tree import ROOT
 
 COUNTS = """
 import gc
@@ -23,15 +21,26 @@ for _ in range(4):
 """
 
 
-def frozen(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield pa.record_batch({"id": pa.array([gc.get_freeze_count()], pa.int64())})
+READS = """
+import gc
+from holdfast.spark.batch import read_task
+from holdfast.spark.options import read_options
+from tests.spark.stores import batch_of
+options = {options!r}
+reader = batch_of(options)
+for task in reader.partitions():
+    print(sum(batch.num_rows for batch in read_task(read_options(options), task, reader._schema)))
+    print(gc.get_freeze_count())
+"""
 
 
-def test_worker_that_has_read_does_not_look_again_at_what_it_has_loaded(spark: SparkSession, tmp_path: Path) -> None:
-    made(tmp_path / "d", segments=1, events=5)
-    assert spark.read.format("holdfast").options(path=str(tmp_path / "d"), channel="t").load().count() == 5
-    found = spark.range(1).mapInArrow(frozen, "id long").collect()
-    assert found[0]["id"] > 10_000, "an idle worker is used before a new one is made"
+def test_worker_that_has_read_does_not_look_again_at_what_it_has_loaded(tmp_path: Path) -> None:
+    options = made(tmp_path / "d", segments=1, events=5)
+    command = [sys.executable, "-c", READS.format(options=options)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    rows, frozen = map(int, told)
+    assert rows == 5
+    assert frozen > 10_000, "all that was loaded until the task began"
 
 
 def test_only_what_the_first_two_tasks_load_is_kept_for_good() -> None:
@@ -39,3 +48,30 @@ def test_only_what_the_first_two_tasks_load_is_kept_for_good() -> None:
     first, second, third, fourth = map(int, told)
     assert first < second
     assert second == third == fourth
+
+
+SPEAKING = """
+import importlib.machinery, logging, sys, types
+sys.modules["__main__"] = types.ModuleType("__main__")
+if {name!r}:
+    sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec({name!r}, None)
+from holdfast.spark.worker import settle
+from holdfast.telemetry import event
+settle()
+settle()
+event("first.warning", level=logging.WARNING, n=1)
+event("some.news")
+logging.basicConfig(stream=sys.stdout)
+event("second.warning", level=logging.WARNING)
+"""
+
+
+@pytest.mark.parametrize(("name", "warned"), [("pyspark.daemon", 1), ("holdfast.cli.main", 0), ("", 0)])
+def test_warnings_of_sparks_own_processes_go_to_stderr_unless_a_program_takes_them(name: str, warned: int) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", SPEAKING.format(name=name)], capture_output=True, text=True, check=True
+    )
+    lines = told.stderr.splitlines()
+    assert len(lines) == warned
+    assert all(line.endswith(" holdfast WARNING first.warning n=1") for line in lines)
+    assert told.stdout == "WARNING:holdfast:second.warning\n"

@@ -39,11 +39,11 @@ log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n
 """
 
 
-def lacks() -> str:
-    """What this machine lacks for it."""
+def lacks() -> tuple[str, ...]:
+    """What this machine lacks for it, and how to get it."""
     if not any(JARS.glob("hadoop-yarn-server-nodemanager-*.jar")):
-        return f"the jars of YARN; get them with: {HOW_TO_GET}"
-    return "" if shutil.which("java") else "Java"
+        return "the jars of YARN", HOW_TO_GET
+    return () if shutil.which("java") else ("Java",)
 
 
 class Yarn:

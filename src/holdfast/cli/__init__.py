@@ -27,6 +27,7 @@ what to do next.
 | serve.py | `holdfast serve`: the server as a process, its signals, how it ends |
 | inspect.py | `holdfast inspect`: tables of what is in a file |
 | verify.py | `holdfast verify`: findings and the verdict |
+| reloading.py | SIGHUP: the settings are read again beside the loop, and taken as a whole or not at all |
 | repair.py | `holdfast repair`: what is wrong, what would be done, what is lost |
 | restore.py | `holdfast restore`: a store out of its object store; `verify --remote` |
 | channels.py | `holdfast channels`: what each holds, its limits; remove one |

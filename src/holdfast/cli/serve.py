@@ -5,8 +5,8 @@ Promise: one line on standard output when it is ready, and nothing else there:
     holdfast ready data=ws://127.0.0.1:9000 admin=http://127.0.0.1:9001
 
 SIGTERM and SIGINT drain, seal and end with 0; a second one does not wait for connections. SIGHUP reads the file of
-settings again. Exit codes: 2 the settings are wrong, 3 refused to start (in use, damaged, unprotected, no address), 4
-the disk failed. Log lines and the audit log go to standard error.
+settings again (reloading.py). Exit codes: 2 the settings are wrong, 3 refused to start (in use, damaged, unprotected,
+no address), 4 the disk failed. Log lines and the audit log go to standard error.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from typing import Any
 
 from holdfast.cli.answer import ExitCode, answer_json
 from holdfast.cli.extras import import_needing
+from holdfast.cli.reloading import Reloader
 from holdfast.clock import SystemClock
-from holdfast.config.file import OTLP, ConfigFile, read
-from holdfast.config.table import StoreConfig
-from holdfast.config.tier import TierConfig
+from holdfast.config.file import ConfigFile, read
 from holdfast.console import attach as attach_console
 from holdfast.delivery import attach_delivery
 from holdfast.disk.local import LocalFilesystem
@@ -37,7 +36,6 @@ from holdfast.server.admin import build, serve_admin
 from holdfast.server.interpreter import serve_many
 from holdfast.server.server import Parts, Server
 from holdfast.store.store import Store
-from holdfast.sync import SyncDesk
 from holdfast.sync import attach as attach_sync
 from holdfast.telemetry import event, logging_to_stderr
 from holdfast.tier import Tier
@@ -77,11 +75,14 @@ def run(options: Options, *, as_json: bool) -> ExitCode:
     """Serve until a signal; the exit code of the process."""
     settings = options.settings()
     _raise_descriptor_limit()
-    with logging_to_stderr(), ExitStack() as open_parts:
-        parts = _open(settings, options, open_parts)
-        serve_many()
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve(settings, parts, options, as_json=as_json))
+    try:
+        with logging_to_stderr(), ExitStack() as open_parts:
+            parts = _open(settings, options, open_parts)
+            serve_many()
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(_serve(settings, parts, options, as_json=as_json))
+    except InvalidConfig as error:  # found when the setting was used
+        raise settings.placed(error) from None
     return ExitCode.DONE
 
 
@@ -106,6 +107,7 @@ def _open(settings: ConfigFile, options: Options, open_parts: ExitStack) -> Part
         source=tier,
     )
     open_parts.callback(store.close)
+    gatekeeper.check_audit()
     if tier is not None:
         open_parts.callback(_close_tier, store, tier)
         tier.attach(store.port)
@@ -145,15 +147,18 @@ async def _serve(settings: ConfigFile, parts: Parts, options: Options, *, as_jso
     s = "s" if config.has_tls else ""
     admin_host, _ = config.admin_address
     urls = {"data": f"ws{s}://{_shown(host)}:{port}", "admin": f"http{s}://{_shown(admin_host)}:{admin.port}"}
-    _on_signals(_actions(server, sync, options, settings))
+    reloader = Reloader(server, sync, settings, options.settings)
+    _on_signals(_actions(server, reloader))
     failure = None
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(admin.serve())
+            reloading = tasks.create_task(reloader.run())
             try:
                 urls |= await otlp.start(tasks) if otlp is not None else {}
                 failure = await server.run(on_ready=lambda: _say_ready(urls, as_json=as_json))
             finally:
+                reloading.cancel()
                 admin.stop(now=failure is not None)
                 if otlp is not None:
                     await otlp.stop()
@@ -202,33 +207,11 @@ def _on_signals(actions: dict[int, Callable[[], None]]) -> None:
         loop.add_signal_handler(number, act)
 
 
-def _actions(server: Server, sync: SyncDesk | None, options: Options, old: ConfigFile) -> dict[int, Callable[[], None]]:
+def _actions(server: Server, reloader: Reloader) -> dict[int, Callable[[], None]]:
     stops: dict[int, Callable[[], None]] = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop}
     if sys.platform != "win32":
-        stops[signal.SIGHUP] = lambda: _reload(server, sync, options, old)
+        stops[signal.SIGHUP] = reloader.ask
     return stops
-
-
-def _reload(server: Server, sync: SyncDesk | None, options: Options, old: ConfigFile) -> None:
-    """Settings that do not hold change nothing."""
-    try:
-        settings = options.settings()
-        needs_restart = server.reload(settings.server)
-        needs_restart += sync.reload(settings.sync) if sync is not None else []
-    except (HoldfastError, OSError) as error:
-        event("server.reload.refuse", level=logging.ERROR, reason=error)
-        return
-    state = server.state
-    needs_restart += _changed(state.store.config, settings.store)
-    needs_restart += ["channels"] if state.store.config.channels != settings.store.channels else []
-    needs_restart += [OTLP] if old.otlp != settings.otlp else []
-    needs_restart += _changed(state.tier.config if state.tier is not None else TierConfig(), settings.tier)
-    event("server.reload", needs_restart=", ".join(needs_restart) or "nothing")
-
-
-def _changed(old: StoreConfig | TierConfig, new: StoreConfig | TierConfig) -> list[str]:
-    """Settings of the store and of its tier hold until the process ends."""
-    return [row.key for name, row in new.rows().items() if getattr(old, name) != getattr(new, name)]
 
 
 # -- the process ------------------------------------------------------------------------------------------------------

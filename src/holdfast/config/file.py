@@ -72,6 +72,14 @@ class ConfigFile:
             if getattr(self.store, name) and not self.tier.url:
                 raise InvalidConfig(key=StoreConfig.rows()[name].key, reason="is of use only with a tier: set tier.url")
 
+    def placed(self, error: InvalidConfig) -> InvalidConfig:
+        """The same with the file and the line it is about, if a file says so: for what is found when a setting is
+        used."""
+        if self.path is None or error.file is not None:
+            return error
+        line = _line_of(error, self.lines)
+        return InvalidConfig(key=error.key, reason=error.reason, file=self.path, line=line)
+
 
 def read(path: Path, *, environ: Mapping[str, str] | None = None) -> ConfigFile:
     """The settings in a file; `environ` is where `${NAME}` is looked up, the process's own by default."""

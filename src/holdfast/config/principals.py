@@ -10,6 +10,7 @@ of its own, and only its hash is kept. Errors name the key, never the value besi
 
 from __future__ import annotations
 
+import hmac
 import re
 import secrets
 from collections.abc import Mapping
@@ -36,6 +37,8 @@ SECRET_CHARS_MAX = 1024
 _SALT = secrets.token_bytes(SALT_BYTES)
 """For hashes that never leave this process: reading the same password again gives the same hash, so that a reload does
 not take it for a new one."""
+_HASHES: dict[bytes, PasswordHash] = {}
+"""Those that were made, so that a reload hashes only what has changed; a hash takes some 50 ms."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+/-]{0,127}", re.ASCII)
 
@@ -172,7 +175,7 @@ def _read_user(name: object, raw: object) -> User:
 def _from_environment(value: object) -> PasswordHash:
     if not isinstance(value, FromEnvironment):
         raise ValueError("a password does not stand in this file: write ${NAME}, use password_file or password_hash")
-    return hash_password(_sound(str(value)), salt=_SALT)
+    return _hashed(_sound(str(value)))
 
 
 def _from_file(value: object) -> PasswordHash:
@@ -184,7 +187,7 @@ def _from_file(value: object) -> PasswordHash:
     except OSError as error:
         raise ValueError(f"{value} cannot be read: {error.strerror}") from None
     try:
-        return hash_password(_sound(content.decode().rstrip("\r\n")), salt=_SALT)
+        return _hashed(_sound(content.decode().rstrip("\r\n")))
     except UnicodeDecodeError:
         raise ValueError(f"{value} is not UTF-8 text") from None
 
@@ -196,6 +199,18 @@ def _from_hash(value: object) -> PasswordHash:
 
 
 _PASSWORD_WAYS = {"password_hash": _from_hash, "password": _from_environment, "password_file": _from_file}
+
+
+def _hashed(password: str) -> PasswordHash:
+    """The hash of a password; one that was hashed before takes no time. Found by a keyed digest, so that no password
+    stays in memory."""
+    digest = hmac.digest(_SALT, password.encode("utf-8", "surrogatepass"), "sha256")
+    known = _HASHES.get(digest)
+    if known is None:
+        if len(_HASHES) >= USERS_MAX:
+            _HASHES.clear()
+        known = _HASHES[digest] = hash_password(password, salt=_SALT)
+    return known
 
 
 def _sound(password: str) -> str:

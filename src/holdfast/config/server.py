@@ -92,6 +92,15 @@ class ServerConfig:
         high=512 * MIB,
         why="the largest message a producer may send, told to it at the handshake; at most `frame.max_size`",
     )
+    ingest_group_bytes_max: int = setting(
+        "ingest.group_max_size",
+        Kind.SIZE,
+        256 * MIB,
+        low=KIB,
+        high=512 * MIB,
+        why="what a QWP message, or a group with DEFER_COMMIT, may take in memory: it is committed as one. 16 times "
+        "`ingest.max_batch_size`, since no type of column takes more room as Arrow",
+    )
     ingest_connection_inflight_bytes: int = setting(
         "ingest.connection_inflight",
         Kind.SIZE,
@@ -266,6 +275,8 @@ class ServerConfig:
             raise InvalidConfig(key="ingest.total_inflight", reason="must be at least ingest.connection_inflight")
         if self.ingest_total_inflight_bytes < self.ingest_batch_bytes_max:
             raise InvalidConfig(key="ingest.total_inflight", reason="must be at least ingest.max_batch_size")
+        if self.ingest_group_bytes_max < self.ingest_batch_bytes_max:
+            raise InvalidConfig(key="ingest.group_max_size", reason="must be at least ingest.max_batch_size")
         if self.ingest_idle_timeout_ns < 2 * self.ingest_ping_interval_ns:
             reason = "must be at least twice ingest.ping_interval, or a peer that lives is taken for dead"
             raise InvalidConfig(key="ingest.idle_timeout", reason=reason)

@@ -32,6 +32,7 @@ from holdfast.config.values import (
     Setting,
     format_value,
     setting,
+    show,
 )
 from holdfast.errors import InvalidConfig
 
@@ -509,6 +510,7 @@ class StoreConfig:
             raise InvalidConfig(key="retention.steady_state_headroom", reason="must be less than retention.size_cap")
 
     def _check_channel_relations(self) -> None:
+        self._check_dedup_keys()
         literals = sum(override.pattern.is_literal for override in self.channels)
         if self.max_channels and literals > self.max_channels:
             raise InvalidConfig(key="max_channels", reason=f"is less than the {literals} channels named under channels")
@@ -516,6 +518,15 @@ class StoreConfig:
         if self.retention_time_basis == "event" and not has_event_time:
             reason = "event has no effect without event_time, here or for a channel"
             raise InvalidConfig(key="retention.time_basis", reason=reason)
+
+    def _check_dedup_keys(self) -> None:
+        stated = {"": self.dedup_keys} | {
+            f"{CHANNELS}.{item.pattern.text}.": dict(item.values).get("dedup_keys", "") for item in self.channels
+        }
+        for prefix, text in stated.items():
+            if text and not all(map(str.strip, text.split(","))):
+                reason = f"{show(text)} has an empty name; give columns, separated by commas"
+                raise InvalidConfig(key=f"{prefix}dedup_keys", reason=reason)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> StoreConfig:

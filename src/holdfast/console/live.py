@@ -2,7 +2,7 @@
 
 Promise: one picture per second is taken for all who watch, and none while nobody does. A watcher that does not read is
 left behind, never waited for: it gets the latest picture when it reads again. Rights are looked at with each picture,
-so a credential that ends ends the stream.
+and a credential that ends cuts the stream, as it does any request (server/admin/caller.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from holdfast.console.picture import Picture, company_of, shown, take
-from holdfast.errors import AccessRefused, HoldfastError, RetryLater
+from holdfast.errors import HoldfastError
+from holdfast.server.access import Principal
 from holdfast.server.admin.caller import identify, on_thread
 from holdfast.server.admin.envelope import Refused
 from holdfast.server.admin.metrics import figures_of
@@ -26,8 +27,6 @@ from holdfast.store.listing import ChannelSummary
 PERIOD_S = 1.0
 WATCHERS_MAX = 50
 """People who look at one server at the same time; each costs some kilobytes a second."""
-REIDENTIFY_PICTURES = 5
-"""How often a watcher's credential is looked at again."""
 
 
 class Gallery:
@@ -85,24 +84,16 @@ class Gallery:
 async def live(request: Request) -> Response:
     """`GET /api/v1/live`."""
     gallery: Gallery = request.app.state.gallery
-    await identify(request)
+    caller = await identify(request)
     pictures = gallery.watch()
     first = await anext(pictures)
-    return StreamingResponse(_events(request, first, pictures), media_type="text/event-stream")
+    return StreamingResponse(_events(caller, first, pictures), media_type="text/event-stream")
 
 
-async def _events(request: Request, first: Picture, others: AsyncIterator[Picture]) -> AsyncIterator[bytes]:
+async def _events(caller: Principal, first: Picture, others: AsyncIterator[Picture]) -> AsyncIterator[bytes]:
     known: dict[str, ChannelSummary] = {}
-    caller = await identify(request)
     yield _event(shown(first, caller, known))
-    count = 0
     async for picture in others:
-        count += 1
-        if count % REIDENTIFY_PICTURES == 0:
-            try:
-                caller = await identify(request)
-            except (AccessRefused, RetryLater):
-                return
         yield _event(shown(picture, caller, known))
 
 

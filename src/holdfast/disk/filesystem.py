@@ -112,7 +112,7 @@ class Database(Protocol):
         """Rows of a read-only statement."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """Leaving the block commits durably; an exception rolls back."""
+        """Leaving the block commits durably; an exception rolls back. It ends a stamp (`holdfast.disk.stamp`)."""
 
     def close(self) -> None: ...
 

@@ -342,15 +342,22 @@ class SqliteTransaction:
 
 @contextmanager
 def legible_errors() -> Iterator[None]:
-    """SQLite quotes damaged names in its errors; Python fails to tell those that are no text."""
+    """SQLite quotes damaged names in its errors; Python fails to tell those that are no text.
+
+    Where such bytes are a value, it calls that an `OperationalError`, as if the machine were to blame.
+    """
     try:
         yield
+    except sqlite3.OperationalError as error:
+        if not str(error).startswith("Could not decode to UTF-8"):
+            raise
+        raise sqlite3.DatabaseError(str(error)) from error
     except UnicodeDecodeError as error:
         raise sqlite3.DatabaseError(f"damaged, and so are the names in it: {error.object!r:.200}") from error
 
 
 class SqliteDatabase:
-    """One connection that threads share by turns. Writes outside a transaction are refused."""
+    """One connection that threads share by turns. Writes outside a transaction are refused; one takes the stamp off."""
 
     def __init__(self, connection: sqlite3.Connection, lock: threading.RLock | None = None) -> None:
         """`connection` has isolation_level None and check_same_thread False."""
@@ -372,6 +379,8 @@ class SqliteDatabase:
             self._connection.execute("PRAGMA query_only = OFF")
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
+                if self._connection.execute("PRAGMA user_version").fetchone() != (0,):
+                    self._connection.execute("PRAGMA user_version = 0")  # the stamp of a closed file: see stamp.py
                 yield SqliteTransaction(self._connection)
                 self._commit()
             finally:

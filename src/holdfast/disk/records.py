@@ -43,7 +43,8 @@ ALIGN_BYTES = 8
 END_MARK = b"HFr\xff"
 SECTOR_BYTES = 512
 RECORD_BYTES_MAX = 1 << 30
-"""No record is longer; a larger length is damage. Twice the largest frame."""
+"""No record is longer; a larger length is damage. Twice the largest frame, also of those that are larger than
+`frame.max_size`."""
 
 _CRC = struct.Struct("<I")
 _BODY = struct.Struct("<IHHIQQQ")

@@ -12,6 +12,7 @@
 | unfinished.py | what has arrived of messages that are not whole yet, bounded over all connections |
 | ingest.py | one connection's frames into the store, and the answers back |
 | ingestdesk.py | what all ingest connections share: bounds, threads, turns, the wake-up after a commit |
+| ingestwaiting.py | a message between arrival and answer, and whether its frame may keep the loop |
 | ingesttrains.py | small frames of many connections go to the store together |
 | refusals.py | errors as categories and texts |
 | troubles.py | the last refusals, for people |

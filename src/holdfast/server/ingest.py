@@ -1,17 +1,19 @@
 """Frames from a connection into the store, and the answers back: the shell around `holdfast.wire.ingest`.
 
     message ─► backlog ─► decoded ─► numbered ─► allowed? ─► Store.commit_frame_async ─► answers, once per turn
-                  │       (large ones, and what needs the disk,    │
-                  │        on a small pool of threads)             └── full: reading pauses, tried again, then refused
+                  │       (what becomes large, and what needs the  │
+                  │        disk, on a small pool of threads)       └── full: reading pauses, tried again, then refused
                   └── plain small ones ─► allowed? ─► a train, with those of other connections (`ingesttrains`)
 
 Promises:
 
 - Frames of a connection reach the store in the order they came, and none after one that was refused.
 - The event loop never waits for the disk or for room: the first frame of a slot, which is looked up, goes over a
-  thread; a full store pauses the connection whose frame does not fit, and
-  only that one. After `ingest.write_deadline` its frame is refused with what is full, by how much and because of whom.
-- What waits is bounded: bytes of one connection, bytes of all, answers of a peer that does not read.
+  thread. Nor does it decode or prepare what takes long, however small it came (`ingestwaiting`). A full store pauses
+  the connection whose frame does not fit, and only that one. After `ingest.write_deadline` its frame is refused with
+  what is full, by how much and because of whom.
+- What waits is bounded: bytes of one connection, bytes of all, what messages became, answers of a peer that does not
+  read.
 - Answers of a group commit cost one wake-up of the loop and at most one OK per connection.
 """
 
@@ -23,7 +25,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
 from picows import WSCloseCode
 
 from holdfast.clock import NS_PER_S
@@ -33,11 +34,12 @@ from holdfast.server.connection import Connection, Pause
 from holdfast.server.door import Opening, Route, Upgrade
 from holdfast.server.handshake import Refusal, accept_headers, check_role, slot_origin, wants_durable_ack
 from holdfast.server.ingestdesk import IngestDesk
+from holdfast.server.ingestwaiting import Waiting
 from holdfast.server.refusals import explain
 from holdfast.store.committer import Train
 from holdfast.store.lane import Lane
 from holdfast.telemetry import event
-from holdfast.wire.ingest import Answers, Frame, FrameReader, SessionLimits, Ticket
+from holdfast.wire.ingest import Answers, Frame, FrameReader, NotAtOnce, SessionLimits
 from holdfast.wire.limits import FrameLimits
 
 if TYPE_CHECKING:
@@ -45,26 +47,12 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-INLINE_BYTES_MAX = 512 << 10
-"""Messages up to this are decoded on the event loop: a thread would cost more, and others can wait a millisecond."""
 PATHS = ("/api/v4/write", "/write/v4")
 """Where clients of this wire connect; both mean the same."""
 TURN_MESSAGES = 64
 """Messages of one connection that are handled before others have their turn: a read may bring thousands."""
 TURN_BYTES = 256 << 10
 """What may come in before it is counted, so that reading can be stopped in time."""
-
-
-class _Waiting(msgspec.Struct):
-    """A frame on its way: decoded, and submitted unless the store was full. Or several, as a train."""
-
-    ticket: Ticket
-    frame: Frame | None
-    size_bytes: int
-    since_ns: int = 0
-    frames: int = 1
-    share: int = 0
-    """Which of the train's answers is theirs."""
 
 
 class IngestHandler:
@@ -83,17 +71,18 @@ class IngestHandler:
         self.boarding: list[tuple[PlainFrame, bytes]] = []
         """Frames on a train that has not left, with their messages."""
         self._backlog: deque[bytes] = deque()
-        self._inflight: deque[tuple[_Waiting, CommitFuture | Train]] = deque()
+        self._inflight: deque[tuple[Waiting, CommitFuture | Train]] = deque()
         self._one_by_one = 0  # messages at the front of the backlog that go without a train
         self._detour = 0  # how many more than those that no train took
         self._arrived_bytes = 0  # of messages at the end of the backlog that are not counted yet
         self._arrived = 0
-        self._stalled: _Waiting | None = None
+        self._stalled: Waiting | None = None
         self._busy = False  # a thread has the message before the backlog
         self._in_line = False  # for a turn
         self._handled = 0  # messages of this turn
         self._held_bytes = 0
-        self._kept_bytes = 0
+        self._kept_bytes = 0  # between messages, and of frames on their way
+        self._extra_bytes = 0  # of these, the frames'
         self._slowed = False
         self._quota_at_s = 0.0
         self._finishing = False
@@ -247,7 +236,7 @@ class IngestHandler:
         self.boarding, self._detour = [], 0
         if len(train.frames) > 1:
             self._desk.state.totals.together += frames
-        waiting = _Waiting(self._answers.expect(frames), None, size_bytes, frames=frames, share=share)
+        waiting = Waiting(self._answers.expect(frames), None, size_bytes, frames=frames, share=share)
         self._queued(waiting, train)
 
     def walk(self) -> None:
@@ -264,19 +253,18 @@ class IngestHandler:
         self._line_up()
 
     def _begin(self, data: bytes) -> None:
-        waiting = _Waiting(self._answers.expect(), None, len(data))
+        waiting = Waiting(self._answers.expect(), None, len(data))
         now_us = self._desk.clock.wall_ns() // 1000
-        if len(data) > INLINE_BYTES_MAX:
-            self._in_thread(lambda: self._reader.read(data, now_us=now_us), lambda done: self._read(waiting, done))
-            return
         try:
-            waiting.frame = self._reader.read(data, now_us=now_us)
+            waiting.frame = self._reader.read(data, now_us=now_us, at_once=True)
+        except NotAtOnce:
+            self._in_thread(lambda: self._reader.read(data, now_us=now_us), lambda done: self._read(waiting, done))
         except Exception as error:
             self._refuse(waiting, error)
         else:
             self._decoded(waiting)
 
-    def _read(self, waiting: _Waiting, done: Future[Frame | None]) -> None:
+    def _read(self, waiting: Waiting, done: Future[Frame | None]) -> None:
         error = done.exception()
         if error is not None:
             self._refuse(waiting, error)
@@ -284,14 +272,14 @@ class IngestHandler:
             waiting.frame = done.result()
             self._decoded(waiting)
 
-    def _decoded(self, waiting: _Waiting) -> None:
+    def _decoded(self, waiting: Waiting) -> None:
         frame = waiting.frame
         if self._answers.refused:  # one before it, while this one was on a thread
-            self._release(waiting.size_bytes)
+            self._let_go(waiting)
             self._desk.soon(self)  # what waited until no thread is busy
             return
         try:
-            self._keep()
+            self._keep(waiting)
         except HoldfastError as error:
             self._refuse(waiting, error)
             return
@@ -300,11 +288,11 @@ class IngestHandler:
         if self._reader.deferring:
             self._answers.withhold(waiting.ticket)
         if frame is None:
-            self._release(waiting.size_bytes)
+            self._let_go(waiting)
             self._answers.accept(waiting.ticket)
             self._desk.soon(self)
             return
-        if waiting.size_bytes <= INLINE_BYTES_MAX and not self._needs_disk(frame):
+        if waiting.is_quick and not self._needs_disk(frame):
             self._submit(waiting)
         else:
             self._in_thread(lambda: self._commit(frame), lambda done: self._submitted(waiting, done))
@@ -316,9 +304,14 @@ class IngestHandler:
             info.slot_id = slot_id.hex()
             self._desk.state.senders.arrive(info.slot_id, peer=info.peer, principal=info.principal)
 
-    def _keep(self) -> None:
-        """Raise unless what a message leaves behind may be kept."""
-        kept_bytes = self._reader.kept_bytes
+    def _keep(self, waiting: Waiting) -> None:
+        """Raise unless what a message leaves behind, or became, may be kept."""
+        waiting.measure()
+        self._extra_bytes += waiting.extra_bytes
+        self._count_kept()
+
+    def _count_kept(self) -> None:
+        kept_bytes = self._reader.kept_bytes + self._extra_bytes
         if kept_bytes != self._kept_bytes:
             change, self._kept_bytes = kept_bytes - self._kept_bytes, kept_bytes
             self._desk.keep(change)
@@ -332,13 +325,16 @@ class IngestHandler:
     def _commit(self, frame: Frame) -> CommitFuture:
         """Hand the frame to the store, if it may be stored; `Backpressure` if there is no room. On the loop, or on a
         thread."""
-        for entry in frame.entries:
-            self._principal.require("publish", entry.channel)
-        if isinstance(frame.identity, SlotFrame):
-            self._principal.bind_slot(frame.identity.slot_id)
-        return self._desk.store.commit_frame_async(frame.entries, identity=frame.identity, wait=False, lane=self.lane)
+        with self._principal.publishing([entry.channel for entry in frame.entries]) as claim:
+            if isinstance(frame.identity, SlotFrame):
+                self._principal.bind_slot(frame.identity.slot_id)
+            future = self._desk.store.commit_frame_async(
+                frame.entries, identity=frame.identity, wait=False, lane=self.lane, bytes_max=frame.bytes_max
+            )
+            claim.settled_by(future)
+            return future
 
-    def _submit(self, waiting: _Waiting) -> bool:
+    def _submit(self, waiting: Waiting) -> bool:
         """Whether the frame is in the store's queue, or refused; False if it must wait for room."""
         frame = waiting.frame
         assert frame is not None
@@ -352,7 +348,7 @@ class IngestHandler:
             self._queued(waiting, future)
         return True
 
-    def _submitted(self, waiting: _Waiting, done: Future[CommitFuture]) -> None:
+    def _submitted(self, waiting: Waiting, done: Future[CommitFuture]) -> None:
         error = done.exception()
         if isinstance(error, Backpressure):
             self._wait_for_room(waiting, error)
@@ -361,7 +357,7 @@ class IngestHandler:
         else:
             self._queued(waiting, done.result())
 
-    def _queued(self, waiting: _Waiting, future: CommitFuture | Train) -> None:
+    def _queued(self, waiting: Waiting, future: CommitFuture | Train) -> None:
         self._inflight.append((waiting, future))
         if future.done():  # perhaps before it was looked for
             self._desk.soon(self)
@@ -381,7 +377,7 @@ class IngestHandler:
 
     # -- a full store -----------------------------------------------------------------------------------------------
 
-    def _wait_for_room(self, waiting: _Waiting, error: Backpressure) -> bool:
+    def _wait_for_room(self, waiting: Waiting, error: Backpressure) -> bool:
         """Keep the frame until there is room, or refuse it after the deadline; whether that is over now."""
         now_ns = self._desk.clock.monotonic_ns()
         if self._stalled is None:
@@ -405,10 +401,33 @@ class IngestHandler:
         """Try the frame that found the store full again; False while it has to wait."""
         waiting = self._stalled
         if waiting is not None:
+            frame = waiting.frame
+            assert frame is not None
             waited_ns = self._desk.clock.monotonic_ns() - waiting.since_ns
             is_due = waited_ns >= self._desk.state.config.ingest_write_deadline_ns
-            if not (is_due or self._desk.store.has_room(waiting.size_bytes)) or not self._submit(waiting):
+            if self._busy or not (is_due or self._desk.store.has_room(waiting.frame_bytes)):
                 return False
+            if not waiting.is_quick:
+                self._in_thread(lambda: self._commit(frame), lambda done: self._retried(waiting, done))
+                return False
+            if not self._submit(waiting):
+                return False
+        return self._go_on()
+
+    def _retried(self, waiting: Waiting, done: Future[CommitFuture]) -> None:
+        """The same of a large frame, on a thread."""
+        error = done.exception()
+        if isinstance(error, Backpressure):
+            if not self._wait_for_room(waiting, error):
+                return
+        elif error is not None:
+            self._refuse(waiting, error)
+        else:
+            self._queued(waiting, done.result())
+        self._go_on()
+
+    def _go_on(self) -> bool:
+        """Read on after a wait for room; whether it is over."""
         self._stalled = None
         self.connection.resume(Pause.STORE)
         self._pump()
@@ -430,20 +449,20 @@ class IngestHandler:
             failed = self._desk.state.failure is not None
             self.connection.close(WSCloseCode.INTERNAL_ERROR if failed else WSCloseCode.GOING_AWAY, "the server stops")
 
-    def _settle_one(self, waiting: _Waiting, future: CommitFuture) -> None:
+    def _settle_one(self, waiting: Waiting, future: CommitFuture) -> None:
         try:
             receipt = future.result()
         except HoldfastError as error:
             self._refuse(waiting, error)
             return
-        self._release(waiting.size_bytes)
+        self._let_go(waiting)
         self._answers.accept(waiting.ticket, receipt)
         self._note((receipt,))
 
-    def _settle_train(self, waiting: _Waiting, train: Train) -> None:
+    def _settle_train(self, waiting: Waiting, train: Train) -> None:
         answer = train.answers[waiting.share]
         if answer.refusal is None:
-            self._release(waiting.size_bytes)
+            self._let_go(waiting)
             self._answers.accept(waiting.ticket, *answer.receipts)
         else:
             waiting.ticket = self._answers.accept_first(waiting.ticket, answer.receipts, messages=waiting.frames)
@@ -467,8 +486,8 @@ class IngestHandler:
             for channel in {entry.channel for receipt in receipts for entry in receipt.entries}:
                 self._answers.durable(channel, marks.get(channel, 0))
 
-    def _refuse(self, waiting: _Waiting, error: BaseException) -> None:
-        self._release(waiting.size_bytes)
+    def _refuse(self, waiting: Waiting, error: BaseException) -> None:
+        self._let_go(waiting)
         category, reason = explain(error)
         if not isinstance(error, HoldfastError):
             event("server.ingest.fail", peer=self.connection.info.peer, error=type(error).__name__, reason=error)
@@ -505,8 +524,7 @@ class IngestHandler:
             self._desk.state.latencies.note(waited_ns / NS_PER_S)
         if self._answers.refused and self._kept_bytes and not self._busy:
             self._reader.forget()
-            self._desk.keep(-self._kept_bytes)
-            self._kept_bytes = 0
+            self._count_kept()
 
     def _is_idle(self) -> bool:
         return not (self._inflight or self._backlog or self.boarding or self._busy or self._stalled)
@@ -519,6 +537,15 @@ class IngestHandler:
         if self._held_bytes >= self._desk.state.config.ingest_connection_inflight_bytes:
             self.connection.pause(Pause.INFLIGHT)
         self._desk.hold(self, size_bytes)
+
+    def _let_go(self, waiting: Waiting) -> None:
+        """A message was accepted or refused."""
+        self._release(waiting.size_bytes)
+        if waiting.extra_bytes and not self._gone:
+            self._desk.keep(-waiting.extra_bytes)
+            self._kept_bytes -= waiting.extra_bytes
+            self._extra_bytes -= waiting.extra_bytes
+            waiting.extra_bytes = 0
 
     def _release(self, size_bytes: int) -> None:
         if self._gone:
@@ -550,7 +577,7 @@ def ingest_route(desk: IngestDesk) -> Route:
             upgrade.principal.bind_slot(origin.slot_id)
         limits = SessionLimits(
             FrameLimits(message_bytes=desk.state.config.ingest_batch_bytes_max, rows=store.config.frame_rows_max),
-            deferred_bytes_max=store.config.frame_bytes_max // 2,  # a store's frame has some more than the values
+            deferred_bytes_max=desk.state.config.ingest_group_bytes_max,
         )
         durable_ack = desk.state.durable_acks and wants_durable_ack(upgrade.headers)
 

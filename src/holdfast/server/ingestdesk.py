@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 RETRY_S = 0.005
 """How often a frame that found the store full is tried again."""
 KEPT_BYTES_MAX = 256 << 20
-"""What all connections together may keep between messages: open deferred groups and symbol dictionaries."""
+"""What all connections together may keep, beside one of the largest groups: open deferred groups, symbol dictionaries,
+and what messages on their way have become beyond their own bytes. They are not among the bytes in flight, because
+reading pauses at that bound, and a group would then wait for its end for ever."""
 DECODERS = 2
 """Threads for large messages; decoding is bound by memory, more would only take turns."""
 
@@ -161,11 +163,12 @@ class IngestDesk:
     def keep(self, change_bytes: int) -> None:
         """Count what a connection keeps between messages; `Backpressure` if all together keep too much."""
         self._kept_bytes += change_bytes
-        if change_bytes > 0 and self._kept_bytes > KEPT_BYTES_MAX:
+        cap_bytes = KEPT_BYTES_MAX + self.state.config.ingest_group_bytes_max
+        if change_bytes > 0 and self._kept_bytes > cap_bytes:
             raise Backpressure(
                 bound="deferred groups and symbols of all connections",
                 used_bytes=self._kept_bytes,
-                cap_bytes=KEPT_BYTES_MAX,
+                cap_bytes=cap_bytes,
                 waited_s=0,
             )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from picows import WSCloseCode
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.config.server import ServerConfig
 from holdfast.errors import CannotListen, HoldfastError
-from holdfast.server.access import Gatekeeper, Principal, ReloadableTls, ssl_context
+from holdfast.server.access import Gatekeeper, PreparedAccess, Principal, ReloadableTls, ssl_context
 from holdfast.server.connection import Connection
 from holdfast.server.door import Door
 from holdfast.server.ingest import PATHS, ingest_route
@@ -52,6 +53,14 @@ class Parts:
     insecure: bool = False
     tier: Tier | None = None
     """Attached to the store already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """New settings that hold, with what was read for them."""
+
+    access: PreparedAccess
+    context: ssl.SSLContext | None
 
 
 class Server:
@@ -132,12 +141,19 @@ class Server:
 
         What does not hold raises, and everything stays as it was.
         """
-        old, tls = self.state.config, self._tls if config.has_tls else None
-        if tls is not None:
-            ssl_context(config)  # before anything is changed
-        self.state.gatekeeper.reload(config)
-        if tls is not None:
-            tls.reload(config)
+        return self.take(self.prepare(config))
+
+    def prepare(self, config: ServerConfig) -> Prepared:
+        """Read the files that new settings name; raises if they do not hold. Changes nothing; on any thread."""
+        context = ssl_context(config) if self._tls is not None and config.has_tls else None
+        return Prepared(self.state.gatekeeper.prepare(config), context)
+
+    def take(self, new: Prepared) -> list[str]:
+        """Use settings that hold; returns keys that need a restart."""
+        old, config = self.state.config, new.access.config
+        self.state.gatekeeper.take(new.access)
+        if self._tls is not None and new.context is not None:
+            self._tls.take(new.context)
         self.state.config = config
         if old.role == "primary" != config.role:
             self._finish("ingest")

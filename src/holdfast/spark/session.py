@@ -23,7 +23,8 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
@@ -51,8 +52,8 @@ def session(
 
     What reaches the command line of the JVM, such as `spark.driver.memory`, counts for the first session only.
     """
+    check_planner(conf or {})
     provide_java(os.environ)
-    os.environ["PYSPARK_PYTHON"] = _python(conf or {})
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     chosen = {"spark.master": master or LOCAL_MASTER, **(conf or {})}
     settings = {**_defaults(chosen["spark.master"]), **chosen}
@@ -60,11 +61,23 @@ def session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        with _python_of_workers(_python(conf or {})):
+            spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise SparkNotStarted(master=chosen["spark.master"], reason=_reason(error, chosen["spark.master"])) from error
     register(spark)
     return spark
+
+
+@contextmanager
+def _python_of_workers(python: str) -> Iterator[None]:
+    """Spark looks at the variable as a session starts; one that is asked for by `conf` is for that session only."""
+    before = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = python
+    try:
+        yield
+    finally:
+        os.environ["PYSPARK_PYTHON"] = before
 
 
 def _python(conf: Mapping[str, str]) -> str:

@@ -20,6 +20,8 @@
 | segments/ | the segment file: writing, reading, checking |
 | catalog.py | the metadata index |
 | tables.py | its tables, and how their rows change |
+| rows.py | what its rows say, as values |
+| catalogcheck.py | is it as a whole what was written; what SQLite's errors mean |
 | dedup.py | repeats of frames |
 | originals.py | where the events of a frame are, long after its answer |
 | event_ids.py | repeats of single events |
@@ -31,6 +33,7 @@
 | limits.py | which limits hold for which channel |
 | compaction.py | small segments become large ones; no event, number or mark changes |
 | subscribers/ | who reads what, how far; the acknowledgement log |
+| slicing.py | a batch as several, each within what an entry of a frame may be |
 | source.py | where the bytes of a segment are to be had besides its file |
 | copies.py | segments that are only there, for readers: a bounded folder of copies |
 | tiering.py | what a store shows to an object store behind it |

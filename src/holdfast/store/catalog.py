@@ -20,24 +20,34 @@ logs, except what was already deleted from both: floors and remembered slots sta
 | losses | events, bytes and segments that went unconfirmed, per channel, subscriber and reason, over all time |
 | progress | per subscriber and channel: the start and the confirmed ranges, as of the last checkpoint |
 
-Promise: what `publish` was given is there as a whole after it returned, or not at all; each row carries a CRC32C of
-its values, so that a damaged page is found and not believed (G9).
+Promise: what `publish` was given is there as a whole after it returned, or not at all. Each row carries a CRC32C of its
+values, and the file as a whole is proven when it is opened (`catalogcheck.py`): a damaged one is refused, and not
+believed (G9).
 """
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from holdfast.disk.filesystem import Database, Filesystem, SqlRow, SqlValue
-from holdfast.errors import CorruptData, UnsupportedFormat
-from holdfast.store.segments.metadata import SegmentMeta
+from holdfast.disk.filesystem import Database, Filesystem, SqlRow, SqlValue, Transaction, is_full
+from holdfast.disk.stamp import is_stamped, stamp
+from holdfast.errors import StoreFailed, UnsupportedFormat
+from holdfast.store.catalogcheck import check_pages, check_tables, expected_tables, table_names, translated
+from holdfast.store.rows import (
+    CatalogChannel,
+    Loss,
+    Publication,
+    PublishedSegment,
+    segment_file_name,
+    segment_of_row,
+)
 from holdfast.store.subscribers.notes import ProgressNote, Snapshot, SubscriberNote
 from holdfast.store.tables import (
     TABLES,
@@ -51,6 +61,20 @@ from holdfast.store.tables import (
     put_progress,
     segment_row,
 )
+from holdfast.telemetry import event
+
+__all__ = [
+    "CATALOG_NAME",
+    "SEGMENT_SEQ_BLOCK",
+    "VERSION",
+    "Catalog",
+    "CatalogChannel",
+    "Loss",
+    "Publication",
+    "PublishedSegment",
+    "segment_file_name",
+    "segment_of_row",
+]
 
 CATALOG_NAME = "catalog.db"
 VERSION = 1
@@ -58,80 +82,44 @@ SEGMENT_SEQ_BLOCK = 256
 """Segment numbers are reserved in blocks before use; a restart skips the rest of a block, so no number comes twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSegment:
-    """A segment as the catalog knows it."""
-
-    channel_id: int
-    meta: SegmentMeta
-    has_guids: bool
-    size_bytes: int
-    crc32c: int
-    remote: bool = field(default=False, compare=False)
-    """Whether its bytes are only in the tier, as of when it was asked for."""
-
-    @property
-    def file_name(self) -> str:
-        """Its name in the channel's directory."""
-        return segment_file_name(self.meta.segment_seq)
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogChannel:
-    """A channel as the catalog knows it."""
-
-    channel_id: int
-    name: str
-    next_seq: int
-    schema: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """What one published segment adds to the catalog."""
-
-    segment: PublishedSegment
-    channel: CatalogChannel
-    slots: dict[bytes, list[tuple[int, int]]]
-    event_ids: list[tuple[bytes, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Events that went although they were owed to somebody, or to whoever would have come.
-
-    The empty subscriber stands for the channel: it counts each event once, however many were owed it.
-    """
-
-    channel: str
-    subscriber: str
-    reason: str
-    segments: int
-    events: int
-    bytes: int
-
-
-def segment_file_name(segment_seq: int) -> str:
-    """`seg-<segment_seq>.arrow`."""
-    return f"seg-{segment_seq}.arrow"
-
-
 class Catalog:
     """The index. Thread-safe."""
 
     def __init__(self, filesystem: Filesystem, directory: Path) -> None:
         self.path = directory / CATALOG_NAME
-        with self._translated():
+        self._filesystem = filesystem
+        self._changed = self._closed = False
+        stamped = is_stamped(filesystem, self.path)
+        with translated(self.path):
             self._database: Database = filesystem.database(self.path)
-        with self._translated(), self._database.transaction() as change:
-            for statement in TABLES.split(";\n"):
-                if statement.strip():
-                    change.execute(statement)
-        self._numbering = threading.Lock()
-        self._reserved = self._next = int(self.meta("segment_seq_reserved") or b"1")
-        version = int(self.meta("version") or VERSION)
-        if version > VERSION:
-            raise UnsupportedFormat(file=self.path, found=version, supported=VERSION)
+        try:
+            self._prove(stamped=stamped)
+            self._numbering = threading.Lock()
+            self._reserved = self._next = int(self.meta("segment_seq_reserved") or b"1")
+            self._remember_remote()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _prove(self, *, stamped: bool) -> None:
+        """Nothing is believed that was not looked at; then tables that an earlier release did not have are made."""
+        with translated(self.path):
+            if not stamped:
+                check_pages(self._database)
+            present = table_names(self._database.query)
+            version = int(self.meta("version") or VERSION) if "meta" in present else VERSION
+            if version > VERSION:
+                raise UnsupportedFormat(file=self.path, found=version, supported=VERSION)
+            if not stamped:
+                check_tables(self._database)
+            if expected_tables().keys() <= present:
+                return
+            with self._change() as change:
+                for statement in TABLES.split(";\n"):
+                    if statement.strip():
+                        change.execute(statement)
+
+    def _remember_remote(self) -> None:
         noted = {row[0] for row in self._query("SELECT * FROM remote")}
         self._remote = {number: size for _, number, size in self.segment_sizes() if number in noted} if noted else {}
         self._remote_bytes = sum(self._remote.values())
@@ -145,7 +133,7 @@ class Catalog:
 
     def set_meta(self, **values: bytes | int) -> None:
         """Change values of the meta table together."""
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             put_meta(change, values)
 
     def next_segment_seq(self) -> int:
@@ -169,7 +157,7 @@ class Catalog:
     ) -> None:
         """Make segments known, say what the log no longer needs to keep, and which numbers of a channel no event will
         ever have, as (channel id, first seq, last seq): in one transaction."""
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             for item in publications:
                 put(change, "segments", segment_row(item.segment))
                 put(change, "channels", astuple(item.channel))
@@ -202,7 +190,7 @@ class Catalog:
         self, channel_id: int, column: Literal["last_committed_id", "last_ingested_at_ns"], value: int
     ) -> int | None:
         """First seq of the first segment of a channel whose `column` is at least `value`."""
-        rows = self._database.query(
+        rows = self._sums(
             f"SELECT min(first_seq) FROM segments WHERE channel_id = ? AND {column} >= ?", (channel_id, value)
         )
         found: int | None = rows[0][0]
@@ -223,15 +211,15 @@ class Catalog:
 
     def segment_sizes(self) -> Iterator[tuple[int, int, int]]:
         """(channel id, segment number, size in bytes) of every segment: what recovery compares with the disk."""
-        return iter(self._database.query("SELECT channel_id, segment_seq, size_bytes FROM segments"))
+        return iter(self._sums("SELECT channel_id, segment_seq, size_bytes FROM segments"))
 
     def last_seqs(self) -> dict[int, int]:
         """Per channel the last seq in a segment."""
-        return dict(self._database.query("SELECT channel_id, max(last_seq) FROM segments GROUP BY channel_id"))
+        return dict(self._sums("SELECT channel_id, max(last_seq) FROM segments GROUP BY channel_id"))
 
     def last_committed_id(self) -> int:
         """The highest committed_id in a segment."""
-        return int(self._database.query("SELECT coalesce(max(last_committed_id), 0) FROM segments")[0][0])
+        return int(self._sums("SELECT coalesce(max(last_committed_id), 0) FROM segments")[0][0])
 
     def guid_segments(self, *, since_ns: int) -> list[PublishedSegment]:
         """Segments that hold frames with a GUID and were written to at or after a time."""
@@ -250,7 +238,7 @@ class Catalog:
     def slot_ids(self, *, after: bytes, limit: int) -> list[bytes]:
         """Slots above `after`, by id."""
         sql = "SELECT slot_id FROM slots WHERE slot_id > ? ORDER BY slot_id LIMIT ?"
-        return [bytes(row[0]) for row in self._database.query(sql, (after, limit))]
+        return [bytes(row[0]) for row in self._sums(sql, (after, limit))]
 
     def slot_ranges_within(self, numbers: Sequence[int]) -> dict[int, dict[bytes, list[tuple[int, int]]]]:
         """Per segment and slot the frame numbers in it."""
@@ -306,22 +294,20 @@ class Catalog:
 
     def segment_spans(self, channel_id: int, *, first_seq: int, last_seq: int) -> list[tuple[int, int, int]]:
         """(first seq, last seq, bytes) of the segments of a channel that hold any of the range, ascending."""
-        return self._database.query(
+        return self._sums(
             f"SELECT first_seq, last_seq, size_bytes FROM segments WHERE {_HOLDS} ORDER BY first_seq",
             (channel_id, first_seq, last_seq),
         )
 
     def first_seq(self, channel_id: int) -> int | None:
         """The lowest seq of a channel that is in a segment."""
-        found: int | None = self._database.query(
-            "SELECT min(first_seq) FROM segments WHERE channel_id = ?", (channel_id,)
-        )[0][0]
+        found: int | None = self._sums("SELECT min(first_seq) FROM segments WHERE channel_id = ?", (channel_id,))[0][0]
         return found
 
     def bytes_from(self, channel_id: int, first_seq: int) -> int:
         """Bytes of the segments of a channel that begin at `first_seq` or later."""
         sql = "SELECT coalesce(sum(size_bytes), 0) FROM segments WHERE channel_id = ? AND first_seq >= ?"
-        return int(self._database.query(sql, (channel_id, first_seq))[0][0])
+        return int(self._sums(sql, (channel_id, first_seq))[0][0])
 
     def segment_within(self, channel_id: int, span: tuple[int, int], *, newest_first: bool) -> PublishedSegment | None:
         """The first, or the last, segment of a channel that holds any of the span."""
@@ -350,7 +336,7 @@ class Catalog:
         """The time that `segments_older_than` compares, of the segment where it is earliest."""
         if not by_event_time:
             sql = "SELECT min(last_ingested_at_ns) FROM segments WHERE channel_id = ?"
-            found: int | None = self._database.query(sql, (channel_id,))[0][0]
+            found: int | None = self._sums(sql, (channel_id,))[0][0]
             return found
         metas = [segment.meta for segment in self.segments(channel_id)]
         return min((meta.last_event_time_ns or meta.last_ingested_at_ns for meta in metas), default=None)
@@ -360,7 +346,7 @@ class Catalog:
         numbers = [(segment.meta.segment_seq,) for segment in segments]
         spans = [(segment.channel_id, segment.meta.first_seq, segment.meta.last_seq) for segment in segments]
         doomed = [(segment.meta.segment_seq, segment.channel_id) for segment in segments]
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             change.executemany("DELETE FROM segments WHERE segment_seq = ?", numbers)
             change.executemany("DELETE FROM segment_slots WHERE segment_seq = ?", numbers)
             change.executemany("DELETE FROM remote WHERE segment_seq = ?", numbers)
@@ -382,7 +368,7 @@ class Catalog:
         """
         numbers = [(segment.meta.segment_seq,) for segment in old]
         number = new.meta.segment_seq
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             change.executemany("DELETE FROM segments WHERE segment_seq = ?", numbers)
             change.executemany("DELETE FROM segment_slots WHERE segment_seq = ?", numbers)
             put(change, "segments", segment_row(new))
@@ -421,7 +407,7 @@ class Catalog:
 
     def release(self, segments: Sequence[PublishedSegment]) -> None:
         """The files of these segments may go: the tier has them."""
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             put_many(change, "remote", [(segment.meta.segment_seq,) for segment in segments])
         self._forget_remote([segment.meta.segment_seq for segment in segments])
         self._remote.update((segment.meta.segment_seq, segment.size_bytes) for segment in segments)
@@ -429,7 +415,7 @@ class Catalog:
 
     def regain(self, numbers: Sequence[int]) -> None:
         """The files of these segments are there."""
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             change.executemany("DELETE FROM remote WHERE segment_seq = ?", [(number,) for number in numbers])
         self._forget_remote(numbers)
 
@@ -447,7 +433,7 @@ class Catalog:
 
     def forget_doomed(self, numbers: Iterable[int]) -> None:
         """Those files are gone."""
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             change.executemany("DELETE FROM doomed WHERE segment_seq = ?", [(number,) for number in numbers])
 
     def losses(self) -> list[Loss]:
@@ -456,7 +442,7 @@ class Catalog:
 
     def set_floor(self, channel_id: int, first_seq: int, losses: Iterable[Loss] = ()) -> None:
         """Events of a channel below `first_seq` are gone for ever. `losses` are those no log tells of."""
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             put(change, "floors", (channel_id, first_seq))
             add_losses(change, losses)
 
@@ -466,7 +452,7 @@ class Catalog:
 
     def set_partition_floor(self, channel_id: int, partition: str, first_seq: int) -> None:
         """The partition needs no event of the channel below `first_seq`."""
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             put(change, "partition_floors", (channel_id, partition, first_seq))
 
     def partition_floors(self) -> list[tuple[int, str, int]]:
@@ -490,7 +476,7 @@ class Catalog:
 
     def stored(self) -> dict[int, tuple[int, int, int]]:
         """Per channel: bytes, events, and time of the last event, in segments."""
-        rows = self._database.query(
+        rows = self._sums(
             "SELECT channel_id, sum(size_bytes), sum(last_seq - first_seq + 1), max(last_ingested_at_ns) "
             "FROM segments GROUP BY channel_id"
         )
@@ -510,7 +496,7 @@ class Catalog:
 
     def put_subscriber(self, note: SubscriberNote, *, joined: Iterable[ProgressNote], left: Iterable[int] = ()) -> None:
         """Register or change a subscriber: where it starts in channels it joins, and channels it has left."""
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             put(change, "subscribers", (note.subscriber_id, msgspec.msgpack.encode(note)))
             put_progress(change, joined)
             gone = [(note.subscriber_id, channel_id) for channel_id in left]
@@ -520,7 +506,7 @@ class Catalog:
 
     def remove_subscriber(self, subscriber_id: int, losses: Iterable[Loss]) -> None:
         """Forget a subscriber and how far it was; `losses` are those of its own that no checkpoint has counted."""
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             change.execute("DELETE FROM subscribers WHERE subscriber_id = ?", (subscriber_id,))
             change.execute("DELETE FROM progress WHERE subscriber_id = ?", (subscriber_id,))
             add_losses(change, losses)
@@ -530,7 +516,7 @@ class Catalog:
 
         One transaction, so that each record of the log is counted once: in here, or by replaying it.
         """
-        with self._translated(), self._database.transaction() as change:
+        with self._change() as change:
             put_progress(change, progress)
             add_losses(change, losses)
             put_meta(change, {"ack_cursor": ack_cursor})
@@ -542,14 +528,25 @@ class Catalog:
 
     def totals(self) -> tuple[int, int, int]:
         """(segments, events, bytes) published."""
-        row = self._database.query(
+        row = self._sums(
             "SELECT count(*), coalesce(sum(last_seq - first_seq + 1), 0), coalesce(sum(size_bytes), 0) FROM segments"
         )[0]
         return int(row[0]), int(row[1]), int(row[2])
 
-    def close(self) -> None:
-        """Let go of the database."""
+    def close(self, *, in_order: bool = False) -> None:
+        """Let go of the database. Idempotent. `in_order` stamps it, if it has changed, for a quick start."""
+        if self._closed:
+            return
+        self._closed = True
         self._database.close()
+        if not in_order or not self._changed:
+            return
+        try:
+            stamp(self._filesystem, self.path)
+        except OSError as error:
+            if not is_full(error):
+                raise StoreFailed(file=self.path, reason=str(error)) from error
+            event("store.close.postpone", log=self.path.name, reason=error)
 
     def _segment(self, row: SqlRow) -> PublishedSegment:
         found = segment_of_row(row)
@@ -557,25 +554,19 @@ class Catalog:
 
     def _query(self, sql: str, values: Sequence[SqlValue] = ()) -> list[SqlRow]:
         """Rows whose last column is the CRC of the others."""
-        with self._translated():
+        with translated(self.path):
             return checked(self._database.query(sql, values))
 
-    def _translated(self) -> _Translated:
-        return _Translated(self.path)
+    def _sums(self, sql: str, values: Sequence[SqlValue] = ()) -> list[SqlRow]:
+        """What has no checksum of its own: parts and sums of rows that were proven when the catalog was opened."""
+        with translated(self.path):
+            return self._database.query(sql, values)
 
-
-class _Translated:
-    """SQLite's word for a damaged file becomes ours; all else passes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-            raise CorruptData(file=self._path, offset_bytes=0, reason=str(error)) from error
+    @contextmanager
+    def _change(self) -> Iterator[Transaction]:
+        with translated(self.path), self._database.transaction() as change:
+            self._changed = True
+            yield change
 
 
 _SEGMENT_COLUMNS = (
@@ -590,8 +581,3 @@ _HOLDS = (
 )
 """Holds any of the range ?2..?3. The last condition follows from the others, as segments do not overlap; with it the
 index is entered where the range begins, not where the channel does."""
-
-
-def segment_of_row(row: SqlRow) -> PublishedSegment:
-    """A row of the table `segments`."""
-    return PublishedSegment(row[1], SegmentMeta(*msgspec.msgpack.decode(row[9])), bool(row[6]), row[7], row[8])

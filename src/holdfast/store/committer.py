@@ -39,6 +39,7 @@ from holdfast.store.answer import CommitFuture
 from holdfast.store.channels import Channel
 from holdfast.store.dedup import Dedup, as_duplicate
 from holdfast.store.direct import DirectWriter
+from holdfast.store.event_ids import keep_rows
 from holdfast.store.ground import Ground
 from holdfast.store.grouping import GroupWorker
 from holdfast.store.lane import Lane
@@ -503,7 +504,7 @@ class Committer(GroupWorker[Pending | Train]):
             keep.append(seq is None and digest not in seen)
             seen.add(digest)
         if not all(keep):
-            batch = entry.batch.filter(pa.array(keep, pa.bool_()))
+            batch = keep_rows(entry.batch, keep)
             entry.payload = encode_batch(batch, has_dictionaries=entry.version.has_dictionaries)
             entry.ids = tuple(digest for digest, kept in zip(entry.ids, keep, strict=True) if kept)
         return seqs

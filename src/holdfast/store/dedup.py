@@ -3,7 +3,9 @@
 Promises (G3):
 
 - A frame of a slot is recognised for ever: per slot the accepted frame numbers are a set of ranges, in memory for the
-  slots seen by this process and in the catalog for all.
+  slots heard of last and for those with frames that are not published yet, in the catalog for all others. A slot is
+  forgotten here only after the catalog was asked and has all of its ranges; when it is heard of again, they are read
+  back.
 - A GUID is recognised for `dedup.window` after it was accepted, also across restarts, unless more than
   `dedup.max_guids` came since; those forgotten early are counted.
 - The answer to a repeat is the original receipt. Recent ones are kept; older ones are found in the segments.
@@ -29,6 +31,12 @@ from holdfast.store.catalog import Catalog
 
 RECENT_MAX = 65_536
 """Receipts of slot frames kept in memory: more than a sender has in flight when it reconnects."""
+SLOTS_MAX = 65_536
+"""Slots whose ranges are kept in memory, about 25 MiB: six times the connections a server takes, each with a slot. Each
+opening of a producer makes a new one (decision 0008), so nothing else bounds their number. Those with frames in the
+tail are kept beyond it; the tail is bounded by `memory_limit`."""
+LOOKS = 2
+"""How many of the oldest slots are looked at for each that is heard of: one more than come."""
 
 FindOriginal = Callable[[SlotFrame], FrameReceipt]
 Row: TypeAlias = tuple[bytes, int, int]
@@ -45,7 +53,11 @@ class Dedup:
         self._catalog = catalog
         self._find_original = find_original
         self._lock = threading.Lock()  # a set of ranges that takes one in is two lists of unequal length for a moment
-        self._slots: dict[bytes, IntervalSet] = {}
+        self._slots: OrderedDict[bytes, IntervalSet] = OrderedDict()
+        """Those heard of last are at the end."""
+        self._unpublished: set[bytes] = set()
+        """Slots with ranges that the catalog may not have."""
+        self._forgotten = 0
         self._recent: OrderedDict[SlotFrame, FrameReceipt] = OrderedDict()
         self._guids: OrderedDict[bytes, tuple[int, FrameReceipt]] = OrderedDict()
         self.guids_forgotten_early = 0
@@ -61,13 +73,14 @@ class Dedup:
         return None
 
     def needs_disk(self, identity: Identity) -> bool:
-        """Whether `find` would read the disk: the slot is new to this process, or the receipt is an old one."""
+        """Whether `find` would read the disk: the slot is not in memory, or the receipt is an old one."""
         if not isinstance(identity, SlotFrame):
             return False
-        seen = self._slots.get(identity.slot_id)
-        if seen is None:
-            return True
         with self._lock:
+            seen = self._slots.get(identity.slot_id)
+            if seen is None:
+                return True
+            self._slots.move_to_end(identity.slot_id)  # so that it is still there for `find`
             return identity.fsn in seen and identity not in self._recent
 
     def any_known(self, frames: Sequence[PlainFrame]) -> bool:
@@ -86,14 +99,56 @@ class Dedup:
         return False
 
     def _find_slot_frame(self, frame: SlotFrame) -> FrameReceipt | None:
-        seen = self._slots.get(frame.slot_id)
-        if seen is None:
-            seen = self._slots.setdefault(frame.slot_id, IntervalSet(self._catalog.slot_ranges(frame.slot_id)))
+        seen = self._ranges_of(frame.slot_id)
         with self._lock:
             if frame.fsn not in seen:
                 return None
         receipt = self._recent.get(frame)
         return as_duplicate(receipt if receipt is not None else self._find_original(frame))
+
+    def _ranges_of(self, slot_id: bytes, *, to_add: bool = False) -> IntervalSet:
+        """The ranges of a slot, read back if they are not in memory; they stay there if somebody is `to_add` some."""
+        loaded, loaded_at = None, -1
+        while True:
+            with self._lock:
+                seen = self._slots.get(slot_id)
+                if seen is None and loaded is not None and loaded_at == self._forgotten:
+                    seen = self._slots[slot_id] = loaded
+                if seen is not None:
+                    if to_add:
+                        self._unpublished.add(slot_id)
+                    self._slots.move_to_end(slot_id)
+                    self._forget_oldest()
+                    return seen
+                loaded_at = self._forgotten  # if one is forgotten meanwhile, it may be this one, with more in it
+            loaded = IntervalSet(self._catalog.slot_ranges(slot_id))
+
+    def _forget_oldest(self) -> None:
+        """Keep within the bound, as far as old slots are known to be in the catalog. Under the lock."""
+        for _ in range(LOOKS):
+            if len(self._slots) <= SLOTS_MAX:
+                return
+            slot_id = next(iter(self._slots))
+            if slot_id in self._unpublished:
+                self._slots.move_to_end(slot_id)
+            else:
+                del self._slots[slot_id]
+                self._forgotten += 1
+
+    def _compare_oldest(self, count: int) -> None:
+        """Ask the catalog which of the oldest slots it has by now. Only the committer does, and only it adds ranges: so
+        nobody adds some meanwhile."""
+        for _ in range(count):
+            with self._lock:
+                if len(self._slots) <= SLOTS_MAX:
+                    return
+                slot_id, seen = next(iter(self._slots.items()))
+            if slot_id in self._unpublished:
+                published = IntervalSet(self._catalog.slot_ranges(slot_id))
+                if all([published.covers(first, last) for first, last in seen]):
+                    self._unpublished.discard(slot_id)
+            with self._lock:
+                self._forget_oldest()
 
     def remember(self, identity: Identity, receipt: FrameReceipt, *, age_ns: int = 0) -> None:
         """Note an accepted frame. `age_ns` is how long ago that was, for frames found at start."""
@@ -112,11 +167,20 @@ class Dedup:
 
     def _remember_rows(self, rows: list[Row], receipts: dict[SlotFrame, FrameReceipt]) -> None:
         self._recent.update(receipts)  # first: whoever finds a frame in its slot finds its receipt
+        slots, unpublished = self._slots, self._unpublished
         for slot_id, first, last in rows:
-            if slot_id not in self._slots:
-                self._slots[slot_id] = IntervalSet(self._catalog.slot_ranges(slot_id))
             with self._lock:
-                self._slots[slot_id].add(first, last)
+                seen = slots.get(slot_id)
+                if seen is not None:
+                    seen.add(first, last)
+                    unpublished.add(slot_id)
+                    slots.move_to_end(slot_id)
+                    continue
+            seen = self._ranges_of(slot_id, to_add=True)
+            with self._lock:
+                seen.add(first, last)
+        if len(self._slots) > SLOTS_MAX:
+            self._compare_oldest(LOOKS * len(rows))
         while len(self._recent) > RECENT_MAX:
             self._recent.popitem(last=False)
 
@@ -131,6 +195,10 @@ class Dedup:
         if len(self._guids) > self._guids_max:
             self._guids.popitem(last=False)
             self.guids_forgotten_early += 1
+
+    def slot_count(self) -> int:
+        """How many slots are in memory."""
+        return len(self._slots)
 
     def guid_count(self) -> int:
         """How many GUIDs are remembered."""

@@ -5,12 +5,14 @@ the log as one text: the name of an id column, or, for `dedup_keys`, each name b
 has.
 
 A key is what a person would call equal: the same number, text or moment, whatever width or unit the column has by now,
-so that a channel whose schema grows keeps its keys. A null equals a null.
+and whether it holds integers or floats, so that a channel whose schema grows (`model/evolution.py`) keeps its keys. A
+null equals a null, 0.0 equals -0.0, and what is not a number equals what is not a number.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -22,6 +24,9 @@ from holdfast.model.frame import EventIds, Identity
 
 KEY = "\0"
 """Before the name of each key column."""
+INT_END = 1 << 63
+"""Floats below are told as the integers they equal; no integer that widens to a float reaches so far."""
+_NOT_A_NUMBER = float("nan")
 _NS_PER_UNIT = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
@@ -46,6 +51,17 @@ def digests_of(batch: pa.RecordBatch, column: str, *, channel: str = "") -> tupl
     if array.null_count:
         raise InvalidBatch(channel=channel, reason=f"id column {column!r} holds {array.null_count} nulls")
     return tuple(_digest(value, column, channel) for value in array.to_pylist())
+
+
+def keep_rows(batch: pa.RecordBatch, keep: Sequence[bool]) -> pa.RecordBatch:
+    """Only these rows; of every type that a store takes."""
+    try:
+        return batch.filter(pa.array(keep, pa.bool_()))
+    except pa.ArrowNotImplementedError:  # views; Arrow can put slices of them together
+        starts = [row for row, kept in enumerate(keep) if kept and (row == 0 or not keep[row - 1])]
+        ends = [row + 1 for row, kept in enumerate(keep) if kept and (row + 1 == len(keep) or not keep[row + 1])]
+        runs = [batch.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
+        return pa.concat_batches(runs) if runs else batch.slice(0, 0)
 
 
 def _digest(value: object, column: str, channel: str) -> bytes:
@@ -83,16 +99,27 @@ def _values(batch: pa.RecordBatch, name: str, channel: str) -> list[object]:
         return [value if value is None else value * factor for value in array.view(width).to_pylist()]
     if types.is_decimal(kind) or types.is_date(kind):
         return [value if value is None else str(value) for value in array.to_pylist()]
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or _is_text(kind):
+    if types.is_floating(kind):
+        return [value if value is None else _number(float(value)) for value in array.to_pylist()]
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind) or _is_text(kind):
         values: list[object] = array.to_pylist()
         return values
     raise InvalidBatch(channel=channel, reason=f"column {name!r} has type {kind}, which cannot be one of dedup_keys")
+
+
+def _number(value: float) -> int | float:
+    """The integer that a float equals, if there is one; a column of integers may become one of floats."""
+    if value.is_integer() and -INT_END <= value < INT_END:
+        return int(value)
+    return _NOT_A_NUMBER if math.isnan(value) else value
 
 
 def _is_text(kind: pa.DataType) -> bool:
     checks = (
         types.is_string,
         types.is_large_string,
+        types.is_string_view,
+        types.is_binary_view,
         types.is_binary,
         types.is_large_binary,
         types.is_fixed_size_binary,

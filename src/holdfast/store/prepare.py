@@ -1,5 +1,8 @@
 """From what a caller hands over to what the committer can write: checked, fitted to the channel's schema, encoded.
 
+An entry is stored in at most `frame.max_size` bytes. A frame may be larger if its caller says so: then entries that are
+larger become several, after they were fitted, because that may make them larger.
+
 Everything here happens on the caller's thread, before anything is queued, and writes nothing. It reads the disk only
 for channels whose events have ids, and for a slot that was not seen since the start (`needs_disk` says so before, for
 callers that must not wait).
@@ -12,6 +15,7 @@ them remains a frame: with its own identity, record in the log and receipt.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -25,11 +29,16 @@ from holdfast.store.committer import PreparedEntry, Train
 from holdfast.store.dedup import Dedup
 from holdfast.store.event_ids import digests_of, id_column_of
 from holdfast.store.lane import Lane
+from holdfast.store.slicing import in_slices
 from holdfast.store.wal.alike import join_alike
 from holdfast.store.wal.codec import END_OF_STREAM, FORM_MESSAGE, NO_OPTIONS, EntryOptions, Payload, encode_batch
 from holdfast.store.wal.log import SchemaVersion
 
 PARTITIONS_MAX = 64
+WHOLE_BYTES_MAX = 512 << 20
+"""Of a frame of which its caller says that it may be large: half of what a record of the log may have."""
+AROUND_PART = 16
+"""Of what an entry may have, such a part is for what stands around the values of a slice."""
 
 
 class Preparer:
@@ -41,36 +50,61 @@ class Preparer:
         self._dedup = dedup
         self._limits = limits
 
-    def entry(self, entry: Entry, identity: Identity) -> PreparedEntry:
-        """One entry of a frame, or why it cannot be stored."""
+    def frame(
+        self, entries: Sequence[Entry], identity: Identity, *, bytes_max: int = 0
+    ) -> tuple[list[PreparedEntry], int, int]:
+        """The entries of a frame, their bytes and the checksum of those; or why it cannot be stored. `bytes_max` is for
+        all together: an entry that is larger than one may be becomes several."""
+        own = self._limits
+        limits = own if bytes_max <= own.bytes_max else replace(own, bytes_max=min(bytes_max, WHOLE_BYTES_MAX))
+        prepared: list[PreparedEntry] = []
+        size = crc = 0
+        for entry in entries:
+            for part in self._entry(entry, identity, limits):
+                part_bytes = part.payload.buffer.size
+                size += part_bytes
+                crc = crc32c(part.payload.buffer, crc)
+                if part_bytes > own.bytes_max or size > limits.bytes_max:
+                    raise _too_large(entry.channel, part_bytes, size, limits=(own.bytes_max, limits.bytes_max))
+                prepared.append(part)
+        return prepared, size, crc
+
+    def _entry(self, entry: Entry, identity: Identity, limits: BatchLimits) -> list[PreparedEntry]:
         known = self._channels.get(entry.channel)
-        checked = check_schema(entry.channel, entry.batch.schema, self._limits, known=known.checked if known else None)
-        check_batch(entry.channel, entry.batch, self._limits, checked=checked)
+        checked = check_schema(entry.channel, entry.batch.schema, limits, known=known.checked if known else None)
+        check_batch(entry.channel, entry.batch, limits, checked=checked)
         if entry.partitions:
             _check_partitions(entry)
         channel = known or self._channels.get_or_create(entry.channel)
         channel.checked = checked
         version, batch = self._channels.fit(channel, entry.batch)
-        if entry.message is not None and batch is entry.batch:
-            payload = Payload(entry.message, FORM_MESSAGE, batch.num_rows)
+        column = id_column_of(identity, channel.limits.dedup_keys)
+        options = EntryOptions(entry.partitions, column) if entry.partitions or column else NO_OPTIONS
+        if limits is not self._limits:
+            slices = in_slices(batch, bytes_max=self._limits.bytes_max - self._limits.bytes_max // AROUND_PART)
+            return [self._encoded(channel, version, part, options) for part in slices]
+        message = entry.message if batch is entry.batch else None
+        return [self._encoded(channel, version, batch, options, message=message)]
+
+    def _encoded(
+        self,
+        channel: Channel,
+        version: SchemaVersion,
+        batch: pa.RecordBatch,
+        options: EntryOptions,
+        *,
+        message: pa.Buffer | None = None,
+    ) -> PreparedEntry:
+        if message is not None:
+            payload = Payload(message, FORM_MESSAGE, batch.num_rows)
         else:
             payload = encode_batch(batch, has_dictionaries=version.has_dictionaries)
-        column = id_column_of(identity, channel.limits.dedup_keys)
-        if not column:
-            options = EntryOptions(entry.partitions) if entry.partitions else NO_OPTIONS
+        if not options.id_column:
             return PreparedEntry(channel, version, payload, options, batch)
-        ids = digests_of(batch, column, channel=channel.name)
+        ids = digests_of(batch, options.id_column, channel=channel.name)
         looked_up_at_seq = channel.published_seq  # before the look-up: what is published later is looked up again
-        return PreparedEntry(
-            channel,
-            version,
-            payload,
-            EntryOptions(entry.partitions, column),
-            batch,
-            ids,
-            self._catalog.event_seqs(channel.id, ids),
-            looked_up_at_seq,
-        )
+        known_ids = self._catalog.event_seqs(channel.id, ids)
+        return PreparedEntry(channel, version, payload, options, batch, ids, known_ids, looked_up_at_seq)
 
     def needs_disk(self, entries: Sequence[Entry], identity: Identity) -> bool:
         """Whether the disk may have to be read to prepare a frame; a channel that is new may be one with ids."""
@@ -121,6 +155,15 @@ def _are_sound(frames: Sequence[PlainFrame]) -> bool:
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError):
         return False
     return [len(chunk) for chunk in table.column(0).chunks] == rows
+
+
+def _too_large(channel: str, part_bytes: int, size_bytes: int, *, limits: tuple[int, int]) -> InvalidBatch:
+    part_max, size_max = limits
+    if size_max == part_max:
+        return InvalidBatch(channel=channel, reason=f"the frame has {size_bytes} bytes, frame.max_size is {part_max}")
+    if part_bytes > part_max:
+        return InvalidBatch(channel=channel, reason=f"a row has {part_bytes} bytes, frame.max_size is {part_max}")
+    return InvalidBatch(channel=channel, reason=f"it brings the frame to {size_bytes} bytes, {size_max} are allowed")
 
 
 def _check_partitions(entry: Entry) -> None:

@@ -21,7 +21,6 @@ import pyarrow as pa
 from holdfast.clock import Clock, SystemClock
 from holdfast.config import StoreConfig
 from holdfast.disk.appendlog import LogSpec
-from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Filesystem, Lock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.disk.openfiles import OpenFiles
@@ -235,13 +234,20 @@ class Store:
         return self.commit_frame_async(entries, identity=identity).result()
 
     def commit_frame_async(
-        self, entries: Sequence[Entry], *, identity: Identity = None, wait: bool = True, lane: Lane | None = None
+        self,
+        entries: Sequence[Entry],
+        *,
+        identity: Identity = None,
+        wait: bool = True,
+        lane: Lane | None = None,
+        bytes_max: int = 0,
     ) -> CommitFuture:
         """Like `commit_frame`, with a future. `wait=False` raises `Backpressure` instead of waiting (see `blame`).
 
-        Frames of one `lane` are stored in order: once one is refused, so are those behind it.
+        Frames of one `lane` are stored in order: once one is refused, so are those behind it. With `bytes_max` a frame
+        may be larger than `frame.max_size`, up to that; larger entries are stored as several, with a receipt for each.
         """
-        return self._submit(entries, identity, wait=wait, lane=lane)
+        return self._submit(entries, identity, wait=wait, lane=lane, bytes_max=bytes_max)
 
     def commit_train(self, frames: Sequence[PlainFrame], *, lane: Lane) -> Train | None:
         """Hand over frames of one channel and one schema, each to be stored as if it had come alone; never waits.
@@ -282,6 +288,7 @@ class Store:
         wait: bool = True,
         capped: bool = True,
         lane: Lane | None = None,
+        bytes_max: int = 0,
     ) -> CommitFuture:
         self._tail.check()
         if not 0 < len(entries) <= ENTRIES_MAX:
@@ -293,17 +300,7 @@ class Store:
             future = CommitFuture()
             future.set_result(known)
             return future
-        prepared = [self._preparer.entry(entry, identity) for entry in entries]
-        size = crc = 0
-        for entry in prepared:
-            buffer = entry.payload.buffer
-            size += buffer.size
-            crc = crc32c(buffer, crc)
-        if size > self.config.frame_bytes_max:
-            raise InvalidBatch(
-                channel=entries[0].channel,
-                reason=f"the frame has {size} bytes, frame.max_size is {self.config.frame_bytes_max}",
-            )
+        prepared, size, crc = self._preparer.frame(entries, identity, bytes_max=bytes_max)
         self._reserve(size, wait=wait, capped=capped)
         pending = Pending(prepared, identity, size, crc, CommitFuture(), lane)
         self._committer_of().submit(pending)
@@ -537,6 +534,7 @@ class Store:
             try:
                 self._drain()
                 self._close_logs()
+                self._catalog.close(in_order=self._tail.failure is None)
             finally:
                 self._direct.close()
                 self._open_files.close()

@@ -9,17 +9,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import SqlRow, SqlValue, Transaction
 from holdfast.model.intervals import IntervalSet
+from holdfast.store.rows import Loss, Publication, PublishedSegment
 from holdfast.store.subscribers.notes import ProgressNote
-
-if TYPE_CHECKING:
-    from holdfast.store.catalog import Loss, Publication, PublishedSegment
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;

@@ -8,7 +8,9 @@ Promises:
 
 - Queued, open and cut bytes together stay within `memory_limit`, but for those that are read from a file (`direct.py`),
   which together with the log stay within `wal.max_size`; at a limit the largest open units are cut, and callers wait in
-  `reserve` until sealing frees room, then get `Backpressure` (G11).
+  `reserve` until sealing frees room, then get `Backpressure` (G11). One frame that is larger than `frame.max_size` may
+  stand above that: it is let in as soon as half of the memory is free, since there may be no moment without others, and
+  while it is there nobody else is.
 - Segments, log and what will become a segment together stay within `retention.size_cap`: at the cap large open units
   are cut early, and callers wait in the same way until segments are evicted. Sealing itself never waits for the cap,
   and events that make room when they are stored (dead letters) do not either, so nobody waits for himself.
@@ -166,8 +168,8 @@ class Tail:
         return self._queued_bytes + self._open_bytes + self._cut_bytes - self._filed_bytes
 
     def _over_memory(self, size_bytes: int) -> bool:
-        used = self._memory_used()
-        return used > 0 and used + size_bytes > self._config.memory_limit_bytes
+        used, limit = self._memory_used(), self._config.memory_limit_bytes
+        return used > 0 and used + min(size_bytes, max(self._config.frame_bytes_max, limit // 2)) > limit
 
     def _over_wal(self, size_bytes: int) -> bool:
         pinned = bool(self._files) or self._queued_bytes > 0

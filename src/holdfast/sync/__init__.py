@@ -18,7 +18,7 @@
 | validation/ | whether an event may be committed |
 """
 
-from holdfast.sync.desk import SyncDesk
+from holdfast.sync.desk import PreparedSync, SyncDesk
 from holdfast.sync.handler import attach
 
-__all__ = ["SyncDesk", "attach"]
+__all__ = ["PreparedSync", "SyncDesk", "attach"]

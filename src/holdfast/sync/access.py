@@ -68,11 +68,11 @@ class SyncAccess:
     def __init__(self, config: SyncConfig) -> None:
         """Reads the key; one that cannot be used raises `InvalidConfig`."""
         self.config = config
-        self.key = _read_key(config) if config.auth == "jwt" else ""
+        self.key = key_of(config)
 
-    def reload(self, config: SyncConfig) -> None:
-        """Take new rules and a new key, for connections of now too."""
-        self.key = _read_key(config) if config.auth == "jwt" else ""
+    def take(self, config: SyncConfig, key: str) -> None:
+        """Use new rules and a new key, for connections of now too."""
+        self.key = key
         self.config = config
 
     def for_connection(self, tokens: Tokens) -> ConnectionAccess:
@@ -203,6 +203,11 @@ def _matches(patterns: Sequence[str], name: str) -> bool:
 @lru_cache(PATTERNS_CACHED_MAX)
 def _compiled(pattern: str) -> Callable[[str], object]:
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL).fullmatch
+
+
+def key_of(config: SyncConfig) -> str:
+    """The key that tokens are checked with, read from its file; empty if none is needed."""
+    return _read_key(config) if config.auth == "jwt" else ""
 
 
 def _read_key(config: SyncConfig) -> str:

@@ -10,20 +10,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.config import MS
 from holdfast.config.sync import SyncConfig
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidConfig
 from holdfast.server.connection import Connection
 from holdfast.server.door import Opening, Route, Upgrade
 from holdfast.server.handshake import Refusal, check_role
 from holdfast.server.state import Figure, ServerState
-from holdfast.sync.access import SyncAccess
+from holdfast.sync.access import SyncAccess, key_of
 from holdfast.sync.chores import TreeHistory
 from holdfast.sync.eventlog import EventLog
 from holdfast.sync.hub import Hub, HubStatistics
@@ -45,6 +45,16 @@ LIVE = ("access", "jwt_key_file", "jwt_audience", "jwt_issuer", "schemas", "mode
 """What a running server takes from a file of settings that is read again."""
 LOOK_S = 0.05
 """How often peers that did not read are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSync:
+    """New settings that hold, with what was read for them."""
+
+    config: SyncConfig
+    key: str = field(repr=False)
+    schemas: dict[tuple[str, int], Any]
+    needs_restart: list[str]
 
 
 class SyncDesk:
@@ -95,20 +105,33 @@ class SyncDesk:
 
         What does not hold raises, and everything stays as it was.
         """
-        schemas = read_schemas(Path(config.schemas)) if config.validation == "model" else {}
-        self.access.reload(config)
+        return self.take(self.prepare(config))
+
+    def prepare(self, config: SyncConfig) -> PreparedSync:
+        """Read the files that new settings name; raises if they do not hold. Changes nothing; on any thread."""
         old = self.config
         changed = [
             row.key
             for name, row in config.rows().items()
             if name not in LIVE and getattr(old, name) != getattr(config, name)
         ]
-        if isinstance(self._model, ModelValidator) and schemas:
-            self._model.schemas = schemas
-            self._tell_version(old.model_version, config.model_version)
-        self.config = replace(old, **{name: getattr(config, name) for name in LIVE})
+        try:
+            new = replace(old, **{name: getattr(config, name) for name in LIVE})
+        except InvalidConfig as error:  # they hold, but not together with what stays
+            reason = f"{error.reason}; a restart is needed to change {', '.join(changed)}"
+            raise InvalidConfig(key=error.key, reason=reason) from None
+        schemas = read_schemas(Path(new.schemas)) if new.validation == "model" else {}
+        return PreparedSync(new, key_of(new), schemas, changed)
+
+    def take(self, new: PreparedSync) -> list[str]:
+        """Use settings that hold; returns keys that need a restart."""
+        old, self.config = self.config, new.config
+        self.access.take(new.config, new.key)
+        if isinstance(self._model, ModelValidator):
+            self._model.schemas = new.schemas
+            self._tell_version(old.model_version, new.config.model_version)
         self.hub.check_access(self.now_ms())
-        return changed
+        return new.needs_restart
 
     def _tell_version(self, old: int, new: int) -> None:
         if old != new:

@@ -18,6 +18,7 @@ Promises:
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -41,6 +42,7 @@ READERS = 16
 READINGS = 8
 """An object that is no entry, and is the same so often, is stored like that. Fewer could be wrong on their way."""
 _CHECKPOINTS = f"{MANIFEST}/checkpoint-"
+_ENTRY_KEY = re.compile(rf"{MANIFEST}/(\d{{16}})\.json")
 _T = TypeVar("_T")
 Persist = Callable[[Callable[[], _T], str], _T]
 """Calls until it works; the text says what is being tried."""
@@ -97,8 +99,8 @@ class Journal:
         return None
 
     def _entries(self, after: int) -> list[Entry | DamagedObject]:
-        listed = [key for key in self._objects.names(MANIFEST, after=entry_key(after)) if key < _CHECKPOINTS]
-        last = max((int(key.rpartition("/")[2].removesuffix(".json")) for key in listed), default=after)
+        listed = map(_ENTRY_KEY.fullmatch, self._objects.names(MANIFEST, after=entry_key(after)))
+        last = max((int(found[1]) for found in listed if found is not None), default=after)
         keys = [entry_key(number) for number in range(after + 1, last + 1)]
         if self._readers and len(keys) > self._readers:
             with ThreadPoolExecutor(self._readers, "holdfast-tier-manifest") as pool:

@@ -148,13 +148,13 @@ def decode(data: bytes) -> Entry:
     """The entry of an object; `Torn` if the bytes are none, `ValueError` if they are of a later format."""
     try:
         sealed = _SEALED.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Torn(str(error)) from None
     if sealed.crc32c != f"{crc32c(bytes(sealed.body)):08x}":
         raise Torn("its checksum is wrong")
     try:
         entry = _ENTRY.decode(sealed.body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if entry.format > FORMAT:
         raise ValueError(f"it has format {entry.format}; this release reads up to {FORMAT}: upgrade holdfast")

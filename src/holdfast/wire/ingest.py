@@ -19,8 +19,8 @@ Promises (docs/reference/ingest-session.md has them for writers of clients):
    newly covered messages reached.
 2. After a refusal nothing at or beyond it is answered with OK, the OK for what came before goes out first, and later
    messages are consumed without an answer. The earliest refusal wins.
-3. A deferred group is answered with the message that ends it. It is committed as one frame or not at all; only a group
-   that outgrows the bounds of a frame, from a client without identity, is committed in parts.
+3. A deferred group is answered with the message that ends it. It is committed as one frame or not at all: one that
+   outgrows its bounds is refused as a whole.
 4. A frame's identity is the one it carries; else the slot of the upgrade request with the number of the frame; else
    none.
 """
@@ -46,6 +46,17 @@ HFA_MAGIC, QWP_MAGIC = b"HFA1", b"QWP1"
 
 DEFERRED_ROWS_MAX = 1_000_000
 """Rows a deferred group may hold before it must be ended; what the reference server of this wire allows."""
+JOINED_BYTES_MAX = 4 << 20
+"""Parts of a group are joined up to this: more would only be copied, and take their memory twice."""
+AT_ONCE_BYTES_MAX = 512 << 10
+"""An Arrow frame up to this is read at once: it is not copied."""
+AT_ONCE_COLUMNS_BYTES_MAX = 32 << 10
+"""A QWP message up to this: it has to be decoded."""
+AT_ONCE = FrameLimits(message_bytes=AT_ONCE_BYTES_MAX, tables=16, entries=16, batches=16, decoded_bytes=256 << 10)
+"""What is read at once costs others on the same thread a few milliseconds at most, whatever it claims: a bit may be a
+row, five bytes a column, compressed bytes any number of bytes. What has more is read elsewhere, with its own limits."""
+AT_ONCE_MESSAGES_MAX = 16
+"""Messages of a group that is put together at once."""
 DEFERRED_MESSAGES_MAX = 10_000
 """Messages of a deferred group: each waits for its answer. Clients end their groups after a hundred."""
 SYMBOL_BYTES = 16
@@ -64,6 +75,14 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
     entries: tuple[Entry, ...]
     identity: Identity
+    size_bytes: int
+    """In memory, as Arrow; of an Arrow frame, whose values nobody has looked at, what it claims."""
+    bytes_max: int = 0
+    """What it may have as a whole if that is more than a store takes otherwise."""
+
+
+class NotAtOnce(Exception):
+    """A message takes too long for a thread that others wait for; nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +91,7 @@ class SessionLimits:
 
     frame: FrameLimits
     deferred_bytes_max: int
-    """In memory, as Arrow."""
+    """In memory, as Arrow: of a QWP message, or of a deferred group of them, which becomes one frame."""
     deferred_rows_max: int = DEFERRED_ROWS_MAX
 
 
@@ -81,6 +100,8 @@ class FrameReader:
 
     def __init__(self, limits: SessionLimits, *, origin: SlotOrigin | None = None, guid: MakeGuid = Guid) -> None:
         self._limits = limits
+        self._columns = msgspec.structs.replace(limits.frame, decoded_bytes=limits.deferred_bytes_max)
+        self._at_once = _narrowed(limits.frame)
         self._origin = origin
         self._guid = guid
         self._dictionary = qwp.SymbolDictionary()
@@ -112,21 +133,29 @@ class FrameReader:
             return None
         return self._plain.read(message)
 
-    def read(self, message: bytes, *, now_us: int) -> Frame | None:
+    def read(self, message: bytes, *, now_us: int, at_once: bool = False) -> Frame | None:
         """The frame to commit; None if there is nothing to store yet, or at all. `WireError` if it must be refused.
 
-        While `deferring`, a frame is a part of the open group, and its message waits for the end of the group all the
-        same. `now_us` is the time for rows that come without one.
+        `at_once` raises `NotAtOnce` instead of taking long; the message is to be read again, without. `now_us` is the
+        time for rows that come without one.
         """
         magic = message[:4]
         if magic == HFA_MAGIC:
-            return self._read_arrow(message)
+            return self._read_arrow(message, at_once)
         if magic == QWP_MAGIC:
-            return self._read_columns(message, now_us)
+            return self._read_columns(message, now_us, at_once)
         raise _refusal("byte 0", f"a message starts with HFA1 or QWP1, this one with {magic!r}")
 
-    def _read_arrow(self, message: bytes) -> Frame | None:
-        found = hfa.decode(message, self._limits.frame)
+    def _read_arrow(self, message: bytes, at_once: bool) -> Frame | None:
+        if not at_once:
+            found = hfa.decode(message, self._limits.frame)
+        elif len(message) > AT_ONCE_BYTES_MAX:
+            raise NotAtOnce
+        else:
+            try:
+                found = hfa.decode(message, self._at_once)
+            except WireError:
+                raise NotAtOnce from None
         if self.deferring:
             raise _refusal("byte 0", "an Arrow frame came inside a deferred group; end the group first")
         counted = self._count()
@@ -136,20 +165,40 @@ class FrameReader:
             identity = SlotFrame(found.slot_id, Fsn(found.fsn))
         elif found.guid is not None:
             identity = self._guid(found.guid)
-        return Frame(found.entries, identity)
+        # Not the lengths of values: they are not checked yet, and may point anywhere.
+        claim = sum([entry.batch.get_total_buffer_size() for entry in found.entries])
+        return Frame(found.entries, identity, min(claim, max(len(message), self._limits.frame.decoded_bytes)))
 
-    def _read_columns(self, message: bytes, now_us: int) -> Frame | None:
-        found = qwp.decode(message, self._dictionary, self._limits.frame, now_us=now_us)
+    def _read_columns(self, message: bytes, now_us: int, at_once: bool) -> Frame | None:
+        if not at_once:
+            found = qwp.decode(message, self._dictionary, self._columns, now_us=now_us)
+        elif len(message) > AT_ONCE_COLUMNS_BYTES_MAX or self._has_large_group():
+            raise NotAtOnce
+        else:
+            try:
+                found = qwp.decode(message, self._dictionary, self._at_once, now_us=now_us)
+            except WireError:
+                raise NotAtOnce from None
         if not found.tables and not self._has_data and not found.deferred:
             return None  # a catch-up message: it fills the dictionary of a new connection and is in no slot
         identity = self._count()
-        entries = found.entries
+        if not found.deferred and not self.deferring:
+            return self._frame(found.entries, identity)
+        self.deferring = True
+        self._add(found.entries)
         if found.deferred:
-            self.deferring = True
-            entries = self._defer(entries)
-        elif self.deferring:
-            entries = self._end_group(entries)
-        return Frame(entries, identity) if entries else None
+            return None
+        return self._frame(self._end_group(), identity)
+
+    def _frame(self, entries: tuple[Entry, ...], identity: Identity) -> Frame | None:
+        if not entries:
+            return None
+        size_bytes = sum([entry.batch.nbytes for entry in entries])
+        return Frame(entries, identity, size_bytes, self._limits.deferred_bytes_max)
+
+    def _has_large_group(self) -> bool:
+        """Whether it takes long to put the open group together."""
+        return self._group_messages > AT_ONCE_MESSAGES_MAX or self._group_bytes > AT_ONCE_BYTES_MAX
 
     def _count(self) -> SlotFrame | None:
         """The slot's number of this message; every one counts from the first that brings data."""
@@ -161,67 +210,74 @@ class FrameReader:
             raise _refusal("X-Holdfast-First-Fsn", "the frame would have a number above 2^63-1, the last there is")
         return SlotFrame(self._origin.slot_id, Fsn(fsn))
 
-    def _defer(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Add to the open group; what must be committed before, because the group is too large to be kept."""
-        part: tuple[Entry, ...] = ()
-        rows, size = _measure(entries)
+    def _add(self, entries: tuple[Entry, ...]) -> None:
+        """Add to the open group, or refuse the message that brings it above a bound; then nothing of it is stored."""
+        batches = [entry.batch for entry in entries]
         limits = self._limits
+        self._group += entries
         self._group_messages += 1
+        self._group_rows += sum([batch.num_rows for batch in batches])
+        self._group_bytes += sum([batch.nbytes for batch in batches])
         if self._group_messages > DEFERRED_MESSAGES_MAX:
             raise _refusal(
                 "deferred group",
                 f"it has more than {DEFERRED_MESSAGES_MAX} messages: end groups earlier",
                 category=Category.WRITE_ERROR,
             )
-        if self._group_rows + rows > limits.deferred_rows_max or self._group_bytes + size > limits.deferred_bytes_max:
-            if self._origin is not None:
-                raise _refusal(
-                    "deferred group",
-                    f"it has {self._group_rows + rows} rows in {self._group_bytes + size} bytes; of a slot at most "
-                    f"{limits.deferred_rows_max} rows and {limits.deferred_bytes_max} bytes are committed as one: "
-                    "end groups earlier",
-                    category=Category.WRITE_ERROR,
-                )
-            part = self._take_group()
-        self._group += entries
-        self._group_rows += rows
-        self._group_bytes += size
-        return part
+        if self._group_rows > limits.deferred_rows_max or self._group_bytes > limits.deferred_bytes_max:
+            raise _refusal(
+                "deferred group",
+                f"it has {self._group_rows} rows in {self._group_bytes} bytes; at most {limits.deferred_rows_max} rows "
+                f"and {limits.deferred_bytes_max} bytes are committed as one: end groups earlier",
+                category=Category.WRITE_ERROR,
+            )
 
-    def _end_group(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        self._group += entries
-        self._group_messages, self.deferring = 0, False
-        return self._take_group()
-
-    def _take_group(self) -> tuple[Entry, ...]:
+    def _end_group(self) -> tuple[Entry, ...]:
         group, self._group = self._group, []
-        self._group_rows = self._group_bytes = 0
-        return joined(group)
+        self._group_messages = self._group_rows = self._group_bytes = 0
+        self.deferring = False
+        return joined(group, rows_max=self._limits.frame.rows)
 
 
-def _measure(entries: Iterable[Entry]) -> tuple[int, int]:
-    batches = [entry.batch for entry in entries]
-    return sum([batch.num_rows for batch in batches]), sum([batch.nbytes for batch in batches])
+def _narrowed(limits: FrameLimits) -> FrameLimits:
+    """What of them is read at once."""
+    names = ("message_bytes", "tables", "entries", "batches", "decoded_bytes")
+    least = {name: min(getattr(limits, name), getattr(AT_ONCE, name)) for name in names}
+    return msgspec.structs.replace(limits, **least)
 
 
 def _refusal(place: str, reason: str, *, category: Category = Category.PARSE_ERROR) -> WireError:
     return WireError(category=category, reason=reason, place=place)
 
 
-def joined(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The same events with fewer entries: neighbours of one channel and one schema become one batch."""
-    by_channel: dict[str, list[list[Entry]]] = {}
+def joined(entries: Sequence[Entry], *, rows_max: int, bytes_max: int = JOINED_BYTES_MAX) -> tuple[Entry, ...]:
+    """The same events with fewer entries: neighbours of one channel and one schema become one batch, up to a bound."""
+    by_channel: dict[str, list[_Run]] = {}
     for entry in entries:
         runs = by_channel.setdefault(entry.channel, [])
-        if runs and _fits(runs[-1][0], entry):
-            runs[-1].append(entry)
+        rows, size = entry.batch.num_rows, entry.batch.nbytes
+        last = runs[-1] if runs else None
+        if last is None or last.rows + rows > rows_max or last.bytes + size > bytes_max or not last.fits(entry):
+            runs.append(_Run([entry], rows, size))
         else:
-            runs.append([entry])
-    return tuple(_as_one(run) for runs in by_channel.values() for run in runs)
+            last.entries.append(entry)
+            last.rows += rows
+            last.bytes += size
+    return tuple(_as_one(run.entries) for runs in by_channel.values() for run in runs)
 
 
-def _fits(first: Entry, entry: Entry) -> bool:
-    return entry.partitions == first.partitions and entry.batch.schema.equals(first.batch.schema, check_metadata=True)
+class _Run(msgspec.Struct, gc=False):
+    """Entries that become one."""
+
+    entries: list[Entry]
+    rows: int
+    bytes: int
+
+    def fits(self, entry: Entry) -> bool:
+        """Whether the entry is like them."""
+        first = self.entries[0]
+        same = entry.batch.schema.equals(first.batch.schema, check_metadata=True)
+        return same and entry.partitions == first.partitions
 
 
 def _as_one(run: list[Entry]) -> Entry:

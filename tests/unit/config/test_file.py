@@ -27,6 +27,15 @@ def write(directory: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("text", [",", "x,,y", "x,", " , x"])
+def test_keys_of_events_without_a_name_are_refused(tmp_path: Path, text: str) -> None:
+    for prefix, key, line in (("", "dedup_keys", 1), ("channels:\n  trades:\n    ", "channels.trades.dedup_keys", 3)):
+        error = refusal(tmp_path, f'{prefix}dedup_keys: "{text}"\n')
+        assert (error.key, error.line) == (key, line)
+        assert "empty name" in error.reason
+    assert read(write(tmp_path, 'dedup_keys: "x, y"\n')).store.dedup_keys == "x, y"
+
+
 def refusal(directory: Path, text: str, **environ: str) -> InvalidConfig:
     """How a file is refused."""
     with pytest.raises(InvalidConfig) as caught:

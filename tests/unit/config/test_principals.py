@@ -21,6 +21,19 @@ from holdfast.config.principals import (
 from holdfast.errors import InvalidConfig
 
 
+def test_password_that_did_not_change_is_not_hashed_again(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("correct horse\n")
+    raw = {"app": {"password_file": str(secret)}, "web": {"password": FromEnvironment("battery", "${WEB}")}}
+    first, again = read_users(raw), read_users(raw)
+    assert [one.password is other.password for one, other in zip(first, again, strict=True)] == [True, True]
+    secret.write_text("another horse\n")
+    app, web = read_users(raw)
+    assert app.password != first[0].password
+    assert app.password.verify("another horse")
+    assert web.password is first[1].password
+
+
 @given(st.text("ab*", min_size=1, max_size=8), st.text("ab", max_size=8))
 def test_a_star_stands_for_any_characters(pattern: str, name: str) -> None:
     assert PrincipalPattern.parse(pattern).matches(name) is fnmatch.fnmatchcase(name, pattern)

@@ -41,7 +41,10 @@ class Unhelpful:
                     secured.sendall(self._answer)
                     if secured.recv(1) == b"":
                         self.peer_is_gone.set()
-            except ssl.SSLEOFError:  # the peer's time was over before this thread came to the handshake
+            except (
+                ssl.SSLError,
+                ConnectionResetError,
+            ):  # the peer's time was over before this thread came to the handshake
                 self.peer_is_gone.set()
 
     def __enter__(self) -> Unhelpful:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import Category
+from holdfast.model.frame import Entry
 from holdfast.server.access.tokens import TokenFile
+from holdfast.wire import hfa
 from tests.conformance.certificates import OPENSSL, Certificates, make_certificates, make_client_certificate
 from tests.unit.server.harness import SLOT, RawClient, RunningServer, arrow_frame, open_client
 
@@ -139,6 +142,28 @@ def test_certificates_are_replaced_without_a_restart(tmp_path: Path) -> None:
             assert answer.status == 101
             before.send(arrow_frame(1))
             before.acknowledged(0)
+
+
+@pytest.mark.guarantee("G12")
+def test_channels_of_a_frame_that_is_refused_do_not_count(tmp_path: Path) -> None:
+    settings = {"limits": {"app": {"channels": 3}}}
+    number, text = pa.record_batch({"n": pa.array([1])}), pa.record_batch({"n": pa.array(["x"])})
+    with RunningServer(tmp_path, settings) as running:
+        secret = token(running, "app")
+        for entries, is_stored in (
+            ([("trades", number)], True),
+            ([("a", number), ("b", number), ("c", number)], False),  # one channel too many
+            ([("d", number), ("trades", text)], False),  # a schema that does not fit
+            ([("e", number), ("f", number)], True),
+            ([("g", number)], False),
+        ):
+            with let_in(running, secret) as client:
+                client.send(b"".join(hfa.encode([Entry(channel, rows) for channel, rows in entries])))
+                if is_stored:
+                    client.acknowledged(0)
+                else:
+                    client.refusal()
+        assert running.gatekeeper.bindings.channels_of("app") == {"trades", "e", "f"}
 
 
 @pytest.mark.guarantee("G12")

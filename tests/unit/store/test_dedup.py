@@ -13,8 +13,9 @@ from holdfast.config import MINUTE, StoreConfig
 from holdfast.model.frame import Durability, EventIds, FrameReceipt, Guid, Identity, PlainFrame, Receipt, SlotFrame
 from holdfast.model.positions import CommittedId, Fsn, Seq
 from holdfast.store import dedup as module
-from holdfast.store.catalog import Catalog
+from holdfast.store.catalog import Catalog, CatalogChannel, Publication, PublishedSegment
 from holdfast.store.dedup import Dedup, as_duplicate, merge_ranges
+from holdfast.store.segments.metadata import SegmentMeta
 from holdfast.testing import CrashFilesystem, ManualClock
 
 SLOT = b"sixteen bytes ok"
@@ -181,3 +182,105 @@ def test_frames_without_identity_or_with_event_ids_are_not_known_here() -> None:
 def test_single_numbers_become_ranges() -> None:
     assert merge_ranges([5, 1, 2, 3, 9, 5]) == [(1, 3), (5, 5), (9, 9)]
     assert merge_ranges([]) == []
+
+
+def slot(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def publication(segment_seq: int, slots: dict[bytes, list[tuple[int, int]]]) -> Publication:
+    """A segment that holds these frames."""
+    meta = SegmentMeta(
+        store_id="00" * 16,
+        channel="a",
+        segment_seq=segment_seq,
+        first_seq=segment_seq,
+        last_seq=segment_seq,
+        first_committed_id=segment_seq,
+        last_committed_id=segment_seq,
+        first_ingested_at_ns=0,
+        last_ingested_at_ns=0,
+        first_event_time_ns=None,
+        last_event_time_ns=None,
+        schema_hash="hash",
+        rows=1,
+    )
+    segment = PublishedSegment(1, meta, False, 100, 0)
+    return Publication(segment, CatalogChannel(1, "a", segment_seq + 1, b"schema"), slots, [])
+
+
+def publish(rig: Rig, segment_seq: int, *slots: bytes) -> None:
+    """What the sealer does: frame 1 of these slots is in a segment."""
+    rig.catalog.publish([publication(segment_seq, {found: [(1, 1)] for found in slots})], wal_cursor=0)
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.guarantee("G11")
+def test_slots_in_memory_are_bounded_and_a_forgotten_one_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOTS_MAX", 4)
+    monkeypatch.setattr(module, "RECENT_MAX", 1)
+    rig = Rig()
+    for number in range(1, 50):
+        rig.dedup.remember(frame(1, slot(number)), receipt(number))
+        publish(rig, number, slot(number))
+        assert rig.dedup.slot_count() <= 6
+    assert rig.dedup.needs_disk(frame(1, slot(1)))
+    assert rig.dedup.any_known([PlainFrame("a", pa.schema([]), b"", 1, frame(1, slot(1)))])
+    for number in range(1, 50):
+        assert rig.dedup.find(frame(1, slot(number))) is not None
+        assert rig.dedup.find(frame(2, slot(number))) is None
+        assert rig.dedup.slot_count() <= 6
+
+
+@pytest.mark.guarantee("G3")
+def test_slot_with_a_frame_that_no_segment_has_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOTS_MAX", 2)
+    rig = Rig()
+    rig.dedup.remember(frame(1, slot(1)), receipt(1))
+    publish(rig, 1, slot(1))
+    rig.dedup.remember(frame(5, slot(1)), receipt(1))
+    for number in range(2, 40):
+        rig.dedup.remember(frame(1, slot(number)), receipt(number))
+        publish(rig, number, slot(number))
+    assert not rig.dedup.needs_disk(frame(5, slot(1))), "only memory knows it"
+    assert rig.dedup.find(frame(5, slot(1))) is not None
+    for number in range(2, 40):
+        assert rig.dedup.find(frame(1, slot(number))) is not None
+
+
+@pytest.mark.guarantee("G11")
+def test_slots_that_are_only_asked_for_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOTS_MAX", 4)
+    rig = Rig()
+    for number in range(3):
+        rig.dedup.remember(frame(1, slot(number)), receipt(number))  # in the tail
+    for number in range(100, 300):
+        assert rig.dedup.find(frame(1, slot(number))) is None
+        assert rig.dedup.slot_count() <= 8
+
+
+@pytest.mark.guarantee("G3")
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["accept", "ask", "publish"]), st.integers(0, 7), st.integers(0, 3)), max_size=80
+    )
+)
+def test_bound_on_slots_changes_no_answer(drawn: list[tuple[str, int, int]]) -> None:
+    rig, accepted, waiting, segment = Rig(), set[SlotFrame](), set[SlotFrame](), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SLOTS_MAX", 2)
+        patch.setattr(module, "RECENT_MAX", 2)
+        for what, number, fsn in drawn:
+            asked = frame(fsn, slot(number))
+            if what == "publish" and waiting:
+                segment += 1
+                slots: dict[bytes, list[tuple[int, int]]] = {}
+                for found in waiting:
+                    slots.setdefault(found.slot_id, []).append((found.fsn, found.fsn))
+                rig.catalog.publish([publication(segment, slots)], wal_cursor=0)
+                waiting.clear()
+            assert (rig.dedup.find(asked) is not None) == (asked in accepted)
+            if what == "accept" and asked not in accepted:
+                rig.dedup.remember(asked, receipt(1))
+                accepted.add(asked)
+                waiting.add(asked)

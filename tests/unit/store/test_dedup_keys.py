@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,6 +64,79 @@ def test_keys_stay_the_same_when_a_column_gets_wider(tmp_path: Path) -> None:
         store.commit("trades", pa.record_batch({"price": pa.array([1, 2], pa.int8())}))
         store.commit("trades", pa.record_batch({"price": pa.array([2, 3], pa.int64())}))
         assert prices(store) == [1, 2, 3]
+
+
+ROWS = [5, 0, None, -7]
+WIDENINGS = [
+    *[(pa.null(), kind) for kind in (pa.int8(), pa.float64(), pa.string(), pa.date32(), pa.decimal128(5, 1))],
+    *pairwise([pa.int8(), pa.int16(), pa.int32(), pa.int64()]),
+    *pairwise([pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]),
+    *[(pa.uint8(), pa.int16()), (pa.uint16(), pa.int32()), (pa.uint32(), pa.int64())],
+    *[(pa.int8(), pa.float32()), (pa.int16(), pa.float32()), (pa.int32(), pa.float64()), (pa.int8(), pa.float64())],
+    *[(pa.uint8(), pa.float32()), (pa.uint16(), pa.float32()), (pa.uint32(), pa.float64())],
+    *pairwise([pa.float16(), pa.float32(), pa.float64()]),
+    *[(pa.decimal128(5, 1), pa.decimal128(9, 1)), (pa.decimal128(9, 1), pa.decimal256(50, 1))],
+    *[(pa.decimal32(5, 1), pa.decimal64(9, 1)), (pa.decimal64(9, 1), pa.decimal128(20, 1))],
+    *pairwise([pa.string_view(), pa.string(), pa.large_string()]),
+    *pairwise([pa.binary_view(), pa.binary(), pa.large_binary()]),
+    *[(pa.dictionary(pa.int32(), kind), kind) for kind in (pa.string(), pa.int16(), pa.float64())],
+    (pa.dictionary(pa.int32(), pa.string()), pa.large_string()),
+    (pa.dictionary(pa.int16(), pa.string()), pa.dictionary(pa.int64(), pa.string())),
+]
+"""Every step of `model/evolution.py` between types of which a column may be a key."""
+
+
+def column_of(kind: pa.DataType) -> pa.Array:
+    """The same values in any type."""
+    if kind == pa.null():
+        return pa.nulls(len(ROWS))
+    if kind.id == pa.lib.Type_DICTIONARY:
+        return column_of(kind.value_type).dictionary_encode().cast(kind)
+    values: list[object] = [None if row is None else abs(row) for row in ROWS]
+    if kind in (pa.string(), pa.large_string(), pa.string_view()):
+        values = [None if row is None else str(row) for row in values]
+    elif kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
+        values = [None if row is None else str(row).encode() for row in values]
+    elif pa.types.is_floating(kind):
+        values = [None if row is None else float(str(row)) for row in values]
+    elif pa.types.is_decimal(kind):
+        values = [None if row is None else Decimal(str(row)) for row in values]
+    return pa.array(values, kind)
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize(("narrow", "wide"), WIDENINGS, ids=str)
+def test_key_is_the_same_before_and_after_its_column_widens(
+    tmp_path: Path, narrow: pa.DataType, wide: pa.DataType
+) -> None:
+    with Store.open(tmp_path, {"channels": {"trades": {"dedup_keys": "key"}}}) as store:
+        before, after = column_of(narrow), column_of(wide)
+        store.commit("trades", pa.record_batch({"key": before}))
+        assert store.commit("trades", pa.record_batch({"key": before})).duplicate
+        new = 0 if narrow != pa.null() else len(ROWS) - ROWS.count(None)
+        assert store.commit("trades", pa.record_batch({"key": after})).duplicate_events == len(ROWS) - new
+        assert store.commit("trades", pa.record_batch({"key": before})).duplicate
+
+
+def test_equal_floats_are_one_key_whatever_their_sign_or_bits(tmp_path: Path) -> None:
+    huge = [1e300, -1e300, float(1 << 63), -float(1 << 63), float("inf"), -float("inf"), 0.5]
+    with Store.open(tmp_path, {"channels": {"trades": {"dedup_keys": "key"}}}) as store:
+        first = store.commit("trades", pa.record_batch({"key": pa.array([0.0, float("nan"), *huge])}))
+        again = store.commit("trades", pa.record_batch({"key": pa.array([-0.0, -float("nan"), *huge])}))
+        assert (first.duplicate_events, again.duplicate_events) == (0, 9)
+
+
+def test_events_are_left_out_of_batches_with_views_too(tmp_path: Path) -> None:
+    def rows(*keys: int) -> pa.RecordBatch:
+        texts = [f"a text that is too long for a view {key}" for key in keys]
+        return pa.record_batch({"key": list(keys), "text": pa.array(texts, pa.string_view())})
+
+    with Store.open(tmp_path, {"channels": {"trades": {"dedup_keys": "key"}}}) as store:
+        store.commit("trades", rows(2, 5))
+        for keys in ([1, 2, 3, 4, 5], [5, 6, 2], [6, 2]):
+            store.commit("trades", rows(*keys))
+        found = [row for batch in store.read("trades") for row in batch.select(["key", "text"]).to_pylist()]
+        assert found == rows(2, 5, 1, 3, 4, 6).to_pylist()
 
 
 def test_null_in_a_key_equals_a_null(tmp_path: Path) -> None:

@@ -207,6 +207,18 @@ def test_frame_larger_than_memory_passes_when_there_is_nothing_else() -> None:
     assert rig.bytes() == 100 * KIB
 
 
+@pytest.mark.guarantee("G11")
+def test_frame_larger_than_an_ordinary_one_passes_once_half_of_the_memory_is_free() -> None:
+    rig = Rig(frame_bytes_max=16 * KIB)
+    rig.tail.reserve(33 * KIB, wait=False)
+    with pytest.raises(Backpressure):
+        rig.tail.reserve(200 * KIB, wait=False)
+    rig.tail.release(KIB)
+    rig.tail.reserve(200 * KIB, wait=False)
+    with pytest.raises(Backpressure):
+        rig.tail.reserve(1, wait=False)
+
+
 def test_full_log_that_nobody_pins_lets_a_frame_pass() -> None:
     rig = Rig()
     rig.tail.note_wal_bytes(2000 * KIB)

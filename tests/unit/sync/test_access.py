@@ -161,7 +161,7 @@ def test_rules_change_for_connections_of_now(tmp_path: Path) -> None:
     judge = shared.for_connection(NoTokens())
     assert judge.may(Identity("alice"), "read", ["P1"])
     rule = {"clients": "bob", "partitions": "*", "may": "read"}
-    shared.reload(SyncConfig.from_mapping({"sync": {"auth": "none", "access": [rule]}}))
+    shared.take(SyncConfig.from_mapping({"sync": {"auth": "none", "access": [rule]}}), "")
     assert not judge.may(Identity("alice"), "read", ["P1"])
 
 

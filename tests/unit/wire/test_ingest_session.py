@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -9,9 +10,11 @@ from holdfast.errors import Category, WireError
 from holdfast.model.frame import Durability, Entry, FrameReceipt, Guid, Receipt, SlotFrame
 from holdfast.model.positions import FSN_MAX, CommittedId, Fsn, Seq
 from holdfast.wire import hfa, qwp, replies
-from holdfast.wire.ingest import Answers, FrameReader, SessionLimits, SlotOrigin, Ticket, joined
+from holdfast.wire.ingest import Answers, FrameReader, NotAtOnce, SessionLimits, SlotOrigin, Ticket, joined
 from holdfast.wire.limits import FrameLimits
 from holdfast.wire.replies import Ok, Refusal
+from tests.unit.wire.qwp.raw import LONG, delta, longs, message, table
+from tests.unit.wire.test_hfa import around
 
 SLOT = bytes(range(16))
 LIMITS = SessionLimits(FrameLimits(), deferred_bytes_max=1 << 20, deferred_rows_max=10)
@@ -28,6 +31,15 @@ def arrow(*numbers: int, slot_id: bytes | None = None, fsn: int = 0, guid: bytes
 def columns(*numbers: int, channel: str = "trades", deferred: bool = False) -> bytes:
     entries = [Entry(channel, batch(*numbers))] if numbers else []
     return qwp.encode(entries, None, deferred=deferred)
+
+
+def hfa_of_batches(count: int) -> bytes:
+    """A frame of one entry whose stream has so many batches."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch(1).schema) as stream:
+        for number in range(count):
+            stream.write_batch(batch(number))
+    return around(sink.getvalue().to_pybytes())
 
 
 def receipt(*marks: tuple[str, int]) -> FrameReceipt:
@@ -144,29 +156,37 @@ def test_empty_message_ends_a_deferred_group() -> None:
     assert session.read(columns(2), now_us=0) is not None
 
 
-def test_group_of_a_slot_beyond_its_rows_is_refused_with_the_bound() -> None:
-    session = reader(SlotOrigin(SLOT, 0))
-    session.read(columns(*range(8), deferred=True), now_us=0)
+@pytest.mark.parametrize("origin", [None, SlotOrigin(SLOT, 0)], ids=["without identity", "of a slot"])
+@pytest.mark.parametrize("deferred", [True, False], ids=["inside", "at its end"])
+def test_group_beyond_its_rows_is_refused_as_a_whole_with_the_bound(origin: SlotOrigin | None, deferred: bool) -> None:
+    session = reader(origin)
+    assert session.read(columns(*range(8), deferred=True), now_us=0) is None
     with pytest.raises(WireError, match=r"11 rows.*at most 10 rows") as caught:
-        session.read(columns(8, 9, 10, deferred=True), now_us=0)
+        session.read(columns(8, 9, 10, deferred=deferred), now_us=0)
     assert caught.value.category is Category.WRITE_ERROR
 
 
-def test_group_of_a_slot_beyond_its_bytes_is_refused() -> None:
-    session = FrameReader(SessionLimits(FrameLimits(), deferred_bytes_max=100), origin=SlotOrigin(SLOT, 0))
-    session.read(columns(1, 2, deferred=True), now_us=0)
-    with pytest.raises(WireError, match="and 100 bytes"):
-        session.read(columns(*range(8), deferred=True), now_us=0)
+@pytest.mark.parametrize("deferred", [True, False], ids=["inside", "at its end"])
+def test_group_beyond_its_bytes_is_refused_as_a_whole(deferred: bool) -> None:
+    session = FrameReader(SessionLimits(FrameLimits(), deferred_bytes_max=5000))
+    for number in range(0, 300, 50):
+        assert session.read(columns(*range(number, number + 50), deferred=True), now_us=0) is None
+    with pytest.raises(WireError, match="and 5000 bytes are committed as one"):
+        session.read(columns(*range(50), deferred=deferred), now_us=0)
 
 
-def test_group_without_identity_that_outgrows_a_frame_is_committed_in_parts() -> None:
-    session = reader()
-    frames = [session.read(columns(*range(n, n + 4), deferred=True), now_us=0) for n in range(0, 20, 4)]
-    assert session.deferring
-    frames.append(session.read(columns(20), now_us=0))
-    parts = [numbers_of(frame.entries)[0] for frame in frames if frame is not None]
-    assert [len(part) for part in parts] == [8, 8, 5]
-    assert [number for part in parts for number in part] == list(range(21))
+def test_group_up_to_its_bounds_is_one_frame_however_large() -> None:
+    rows = 300_000
+    session = FrameReader(SessionLimits(FrameLimits(), deferred_bytes_max=64 << 20), origin=SlotOrigin(SLOT, 0))
+    for number in range(3):
+        assert session.read(columns(*range(number * rows, (number + 1) * rows), deferred=True), now_us=0) is None
+    frame = session.read(columns(), now_us=0)
+    assert frame is not None
+    assert frame.identity == SlotFrame(SLOT, Fsn(3))
+    assert frame.bytes_max == 64 << 20
+    assert frame.size_bytes >= 16 * 3 * rows
+    assert [n for part in numbers_of(frame.entries) for n in part] == list(range(3 * rows))
+    assert session.kept_bytes == 0
 
 
 def test_arrow_frame_inside_a_deferred_group_is_refused() -> None:
@@ -186,12 +206,81 @@ def test_message_of_neither_kind_is_a_parse_error(message: bytes) -> None:
 def test_joining_keeps_rows_in_order_and_schemas_apart() -> None:
     wide = pa.record_batch({"n": pa.array([3], pa.int64()), "more": ["x"]})
     entries = [Entry("a", batch(1)), Entry("b", batch(9)), Entry("a", batch(2)), Entry("a", wide), Entry("a", batch(4))]
-    assert [(entry.channel, entry.batch.column("n").to_pylist()) for entry in joined(entries)] == [
+    found = joined(entries, rows_max=100)
+    assert [(entry.channel, entry.batch.column("n").to_pylist()) for entry in found] == [
         ("a", [1, 2]),
         ("a", [3]),
         ("a", [4]),
         ("b", [9]),
     ]
+
+
+def test_joining_stops_at_the_rows_and_bytes_of_an_entry() -> None:
+    entries = [Entry("a", batch(n, n)) for n in range(5)]
+    assert [entry.batch.num_rows for entry in joined(entries, rows_max=5)] == [4, 4, 2]
+    assert [entry.batch.num_rows for entry in joined(entries, rows_max=100, bytes_max=48)] == [6, 4]
+
+
+def compressed(rows: int) -> bytes:
+    entry = Entry("trades", pa.record_batch({"n": pa.array(np.zeros(rows, np.int64))}))
+    return b"".join(hfa.FrameEncoder(compression="zstd").encode([entry]))
+
+
+def gorilla(rows: int) -> bytes:
+    times = pa.array(np.arange(rows) * 1000, pa.timestamp("us", "UTC"))
+    return qwp.encode([Entry("trades", pa.record_batch({"timestamp": times}))], None, gorilla=True)
+
+
+def wide(tables: int, columns: int) -> bytes:
+    one = pa.record_batch({f"c{n}": pa.array([n], pa.int8()) for n in range(columns)})
+    return qwp.encode([Entry(f"t{n}", one) for n in range(tables)], None)
+
+
+def nothing_but_rows(rows: int) -> bytes:
+    return message(table("trades", rows))
+
+
+COSTLY = {
+    "gorilla": gorilla(100_000),
+    "compressed": compressed(1_000_000),
+    "many tables": wide(100, 8),
+    "many columns": wide(4, 120),
+    "many empty symbols": message(table("t", 1, ("c", LONG, longs(1))), symbols=delta(0, *[""] * 20_000)),
+    "rows without columns": nothing_but_rows(1_000_000),
+    "bits of nulls": message(table("t", 200_000, ("c", 0x0D, b"\1" + b"\xff" * 25_000))),
+    "many entries": b"".join(hfa.encode([Entry(f"t{n}", batch(1)) for n in range(100)])),
+    "many batches": hfa_of_batches(100),
+}
+
+
+@pytest.mark.guarantee("G11")
+@pytest.mark.parametrize("name", COSTLY)
+def test_small_message_that_becomes_much_is_not_read_at_once(name: str) -> None:
+    raw = COSTLY[name]
+    assert len(raw) < 256 << 10
+    session = FrameReader(SessionLimits(FrameLimits(), deferred_bytes_max=256 << 20), origin=SlotOrigin(SLOT, 7))
+    with pytest.raises(NotAtOnce):
+        session.read(raw, now_us=0, at_once=True)
+    assert session.kept_bytes == 0
+    frame = session.read(raw, now_us=0)
+    assert frame is not None
+    assert frame.identity in {None, SlotFrame(SLOT, Fsn(7))}, "it was counted once"
+
+
+def test_end_of_a_large_group_is_not_read_at_once() -> None:
+    session = FrameReader(SessionLimits(FrameLimits(), deferred_bytes_max=256 << 20))
+    for number in range(20):
+        session.read(columns(number, deferred=True), now_us=0)
+    with pytest.raises(NotAtOnce):
+        session.read(columns(), now_us=0, at_once=True)
+    frame = session.read(columns(), now_us=0)
+    assert frame is not None
+    assert numbers_of(frame.entries) == [list(range(20))]
+
+
+@pytest.mark.parametrize("raw", [arrow(1), columns(1), arrow(*range(30_000)), columns(*range(1000))])
+def test_small_message_is_read_at_once(raw: bytes) -> None:
+    assert reader().read(raw, now_us=0, at_once=True) == reader().read(raw, now_us=0)
 
 
 def test_frame_like_one_before_is_plain_and_may_be_read_again() -> None:
@@ -270,16 +359,6 @@ def test_deferred_messages_are_answered_with_the_end_of_their_group() -> None:
     assert taken(answers) == []
     answers.accept(end, receipt(("a", 7)))
     assert taken(answers) == [Ok(3, (("a", 7),))]
-
-
-def test_parts_of_a_group_are_named_in_the_ok_of_its_end() -> None:
-    answers = Answers()
-    part, end = tickets(answers, 2)
-    answers.withhold(part)
-    answers.accept(part, receipt(("a", 3), ("b", 1)))
-    assert taken(answers) == []
-    answers.accept(end, receipt(("a", 7)))
-    assert taken(answers) == [Ok(1, (("a", 7), ("b", 1)))]
 
 
 def test_refusal_goes_out_behind_the_ok_for_what_came_before() -> None:

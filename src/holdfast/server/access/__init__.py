@@ -17,6 +17,7 @@ that denies wins. The gatekeeper writes the audit log. No credential is ever log
 | signin.py | credentials in headers and certificates; passwords without stalling or telling too much |
 | tokens.py | the token file: create, revoke, read |
 | bindings.py | which principal owns a slot, and which channels it wrote to, on disk |
+| quota.py | how many channels a principal may write to; what is refused does not count |
 | bucket.py | the token bucket |
 | audit.py | the audit log |
 | tls.py | TLS contexts that can be replaced while connections live |
@@ -25,14 +26,16 @@ that denies wins. The gatekeeper writes the audit log. No credential is ever log
 
 from holdfast.server.access.audit import AuditLog
 from holdfast.server.access.exposure import check_exposure
-from holdfast.server.access.gatekeeper import Gatekeeper, GatekeeperStatistics
-from holdfast.server.access.principal import Principal
+from holdfast.server.access.gatekeeper import Gatekeeper, GatekeeperStatistics, PreparedAccess
+from holdfast.server.access.principal import Claim, Principal
 from holdfast.server.access.tls import ReloadableTls, ssl_context
 
 __all__ = [
     "AuditLog",
+    "Claim",
     "Gatekeeper",
     "GatekeeperStatistics",
+    "PreparedAccess",
     "Principal",
     "ReloadableTls",
     "check_exposure",

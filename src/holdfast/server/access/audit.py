@@ -15,7 +15,7 @@
 Promises: no line holds a credential; values that peers choose are cut to 256 characters and cannot break a line. Each
 event is bounded to `EVENTS_PER_SECOND` on average, so that a flood of refusals fills no disk; the next line of that
 event says how many were left out. The file is replaced at `audit.max_size`. A log that cannot be written is reported
-once and counted; it stops nothing.
+once and counted; it stops nothing but a start.
 """
 
 from __future__ import annotations
@@ -111,13 +111,14 @@ class AuditFile:
         self._size_bytes = 0
 
     def __call__(self, line: bytes) -> None:
-        file = self._file or self._open()
+        file = self._file or self.open()
         if self._size_bytes + len(line) > self._bytes_max and self._size_bytes:
             file = self._replace()
         file.pwritev([line], self._size_bytes)
         self._size_bytes += len(line)
 
-    def _open(self) -> File:
+    def open(self) -> File:
+        """Open the file, or raise `OSError`; a line does so by itself."""
         mode = Mode.WRITE if self._filesystem.exists(self._path) else Mode.CREATE
         self._file = file = self._filesystem.open(self._path, mode)
         self._size_bytes = file.size_bytes()
@@ -126,7 +127,7 @@ class AuditFile:
     def _replace(self) -> File:
         self.close()
         self._filesystem.rename(self._path, self._path.with_name(f"{self._path.name}.1"))
-        return self._open()
+        return self.open()
 
     def close(self) -> None:
         """Close the file; the next line opens it again, so that another program may move it away."""

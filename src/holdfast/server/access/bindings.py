@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,13 +109,18 @@ class Bindings:
                 known = self._channels[principal] = {channel for (channel,) in rows}
             return known
 
-    def note_channel(self, principal: str, channel: str) -> None:
-        """Remember that a principal writes to a channel."""
-        known = self.channels_of(principal)
-        with self._lock:
-            with self._opened().transaction() as change:
-                change.execute("INSERT OR IGNORE INTO channels VALUES (?, ?)", (principal, channel))
-            known.add(channel)
+    def loaded_channels_of(self, principal: str) -> set[str]:
+        """The set that `channels_of` has given out for it; quota.py keeps it."""
+        return self._channels[principal]
+
+    def change_channels(self, noted: Collection[tuple[str, str]], forgotten: Collection[tuple[str, str]]) -> None:
+        """Write down which principal writes to which channel, and does not. On disk only."""
+        if noted or forgotten:
+            with self._lock, self._opened().transaction() as change:
+                for pair in forgotten:
+                    change.execute("DELETE FROM channels WHERE principal = ? AND channel = ?", pair)
+                for pair in noted:
+                    change.execute("INSERT OR IGNORE INTO channels VALUES (?, ?)", pair)
 
     def close(self) -> None:
         """Idempotent."""

@@ -2,17 +2,19 @@
 
 Promises: whoever shows a credential is judged by it, never let in by another way; a wrong one is an error even where
 none is needed. A token that is revoked or expires, a user that is removed or changes its password, and a certificate
-that expires end the live connections they opened: `poll` finds them, `on_revoked` closes them, and `Principal.may` says
-no from that moment. Revoking the last token does not open the door: once authentication is on, it stays on until a
-restart. Settings that do not hold are refused as a whole and the old ones stay.
+that expires end the live connections and requests they opened: `poll` finds them, `on_revoked` or whatever they were
+attended with closes them, and `Principal.may` says no from that moment. Revoking the last token does not open the door:
+once authentication is on, it stays on until a restart. Settings that do not hold are refused as a whole (`prepare`,
+which reads files) before any is taken (`take`).
 
-The server runs `watch` as a task. `authenticate` may be called from any thread; the rest from the loop's.
+The server runs `watch` as a task. `authenticate` and `prepare` may be called from any thread; the rest from the loop's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -24,11 +26,12 @@ from holdfast.clock import Clock
 from holdfast.config.principals import ANONYMOUS
 from holdfast.config.server import ServerConfig
 from holdfast.disk.filesystem import Filesystem
-from holdfast.errors import HoldfastError, Unauthenticated
+from holdfast.errors import HoldfastError, InvalidConfig, Unauthenticated
 from holdfast.model.names import check_channel_name
 from holdfast.server.access.audit import AuditFile, AuditLog, stderr_sink
 from holdfast.server.access.bindings import Bindings
 from holdfast.server.access.principal import Account, Credential, Principal
+from holdfast.server.access.quota import ChannelQuota
 from holdfast.server.access.signin import (
     Passwords,
     certificate_expiry_ns,
@@ -54,9 +57,23 @@ class GatekeeperStatistics:
     failures: int
     revoked: int
     connections: int
+    requests: int
+    """Being answered by the admin server."""
     audit_lines: int
     audit_suppressed: int
     audit_failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedAccess:
+    """New settings, and what was read for them."""
+
+    config: ServerConfig
+    token_file: TokenFile
+    image: bytes | None
+    tokens: TokenTable
+    before: bytes | None
+    """What the tokens of then were read from."""
 
 
 class Gatekeeper:
@@ -69,7 +86,7 @@ class Gatekeeper:
         self.clock = clock
         self.config = config
         self.on_revoked: Callable[[Principal], None] = lambda _principal: None
-        """Called for each live connection whose credential ended."""
+        """Called for each live connection whose credential ended, unless it was attended with a call of its own."""
         self.reserved: set[str] = set()
         """Channels that only the server itself writes to, whatever the rules say."""
         self.check_channel: Callable[[str], None] = check_channel_name
@@ -78,9 +95,10 @@ class Gatekeeper:
         self._audit_file: AuditFile | None = None
         self.audit = audit or self._open_audit(config)
         self.bindings = Bindings(filesystem, Path(config.data).absolute() / config.access_directory.name, clock)
+        self.quota = ChannelQuota(self.bindings)
         self._lock = threading.Lock()
         self._accounts: OrderedDict[str, Account] = OrderedDict()
-        self._live: set[Principal] = set()
+        self._live: dict[Principal, Callable[[], None] | None] = {}
         self._passwords = Passwords(clock)
         self._passwords.apply(config.users)
         self._token_file = TokenFile(filesystem, config.tokens_path.absolute())
@@ -192,13 +210,23 @@ class Gatekeeper:
         """Look at credentials for ever; a task of the server."""
         while True:
             await asyncio.sleep(POLL_INTERVAL_S)
-            self._take_tokens(await asyncio.to_thread(self._read_tokens))
+            self._take_tokens(await asyncio.to_thread(self._look))
             self._end_invalid()
 
     def poll(self) -> None:
         """Look at credentials now."""
         self._take_tokens(self._read_tokens())
         self._end_invalid()
+
+    def _look(self) -> bytes | None:
+        self._tidy()
+        return self._read_tokens()
+
+    def _tidy(self) -> None:
+        try:
+            self.quota.tidy()
+        except (OSError, sqlite3.Error, HoldfastError) as error:
+            event("server.access.fail", level=logging.ERROR, reason=error)
 
     def _read_tokens(self) -> bytes | None:
         """The token file as it is now, read as a whole: times of files are too coarse to tell two changes apart."""
@@ -228,12 +256,17 @@ class Gatekeeper:
         self.audit.write("tokens.unreadable", reason=error)
 
     def _end_invalid(self) -> None:
-        for principal in [principal for principal in self._live if not self._still_valid(principal)]:
+        for principal, on_end in list(self._live.items()):
+            if self._still_valid(principal):
+                continue
             principal.revoked = True
-            self._live.discard(principal)
+            self._live.pop(principal, None)
             self._revoked += 1
             self.audit.write("credential.ended", principal=principal.name, credential=principal.credential)
-            self.on_revoked(principal)
+            if on_end is None:
+                self.on_revoked(principal)
+            else:
+                on_end()
 
     def _still_valid(self, principal: Principal) -> bool:
         credential = principal.credential
@@ -251,11 +284,22 @@ class Gatekeeper:
     # -- settings ---------------------------------------------------------------------------------------------------
 
     def reload(self, config: ServerConfig) -> None:
-        """Take new users, rules, limits and token file; connections that lost their credential end."""
-        token_file = TokenFile(self._filesystem, config.tokens_path.absolute())
+        """Take new settings, or raise and keep the old ones."""
+        self.take(self.prepare(config))
+
+    def prepare(self, config: ServerConfig) -> PreparedAccess:
+        """Read what new settings need; raises if they do not hold. Changes nothing."""
+        before, token_file = self._image, TokenFile(self._filesystem, config.tokens_path.absolute())
         image = token_file.image()
-        tokens = TokenTable(() if image is None else token_file.decode(image))
-        self._token_file, self._image, self._tokens = token_file, image, tokens
+        return PreparedAccess(
+            config, token_file, image, TokenTable(() if image is None else token_file.decode(image)), before
+        )
+
+    def take(self, new: PreparedAccess) -> None:
+        """Use new users, rules, limits and tokens; connections that lost their credential end."""
+        config = new.config
+        if new.token_file.path != self._token_file.path or self._image == new.before:  # else `watch` has read it since
+            self._token_file, self._image, self._tokens = new.token_file, new.image, new.tokens
         self._passwords.apply(config.users)
         with self._lock:
             self.config = config
@@ -277,36 +321,40 @@ class Gatekeeper:
         self._audit_file = AuditFile(self._filesystem, path, bytes_max=config.audit_bytes_max)
         return AuditLog(self._audit_file, self.clock)
 
+    def check_audit(self) -> None:
+        """Raise `InvalidConfig` unless the audit log can be written. It may be in the data directory, which is there
+        once the store is open."""
+        if self._audit_file is not None:
+            try:
+                self._audit_file.open()
+            except OSError as error:
+                reason = f"{self.config.audit_path} cannot be written: {error.strerror}; its directory must exist"
+                raise InvalidConfig(key="audit.path", reason=reason) from None
+
     # -- what principals need ---------------------------------------------------------------------------------------
 
     def bind(self, slot_id: bytes, principal: str) -> str:
         """Who owns a slot; whoever asks first, durably."""
         return self.bindings.bind(slot_id, principal)
 
-    def channels_of(self, principal: str) -> set[str]:
-        """The channels it ever wrote to."""
-        return self.bindings.channels_of(principal)
-
-    def note_channel(self, principal: str, channel: str) -> None:
-        """Remember, durably, that it writes to a channel."""
-        self.bindings.note_channel(principal, channel)
-
-    def attend(self, principal: Principal) -> None:
-        """Watch its credential until `dismiss`."""
-        self._live.add(principal)
+    def attend(self, principal: Principal, *, on_end: Callable[[], None] | None = None) -> None:
+        """Watch its credential until `dismiss`; when it ends, call `on_end`, or else `on_revoked`."""
+        self._live[principal] = on_end
 
     def dismiss(self, principal: Principal) -> None:
         """Stop watching."""
-        self._live.discard(principal)
+        self._live.pop(principal, None)
 
     def statistics(self) -> GatekeeperStatistics:
         """A picture."""
+        requests = sum(on_end is not None for on_end in list(self._live.values()))
         return GatekeeperStatistics(
             auth_on=self._auth_on,
             authenticated=self._authenticated,
             failures=self._failures,
             revoked=self._revoked,
-            connections=len(self._live),
+            connections=len(self._live) - requests,
+            requests=requests,
             audit_lines=self.audit.lines,
             audit_suppressed=self.audit.suppressed,
             audit_failures=self.audit.failures,
@@ -314,6 +362,7 @@ class Gatekeeper:
 
     def close(self) -> None:
         """Close files. Idempotent."""
+        self._tidy()
         self.bindings.close()
         if self._audit_file is not None:
             self._audit_file.close()

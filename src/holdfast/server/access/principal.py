@@ -4,29 +4,38 @@ A `Principal` stands for one authenticated connection or request. All of one nam
 rates, connections and channels are counted together, whichever credential each of them showed.
 
 What a connection does with it, in this order: `admit_connection` once; `bind_slot` before a slot's first frame; per
-frame `require` for each channel, then `take` and wait that long before reading on; `release_connection` at the end.
+frame `publishing` with its channels, then `take` and wait that long before reading on; `release_connection` at the end.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
-from typing import Literal, Protocol
+from types import TracebackType
+from typing import Literal, Protocol, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.config.passwords import PasswordHash
 from holdfast.config.principals import AccessRule, PrincipalLimits
-from holdfast.errors import Forbidden, LimitReached, QuotaReached
+from holdfast.errors import Backpressure, Forbidden, LimitReached, QuotaReached
 from holdfast.model.frame import Guid
 from holdfast.server.access.audit import AuditLog
 from holdfast.server.access.bucket import Bucket
+from holdfast.server.access.quota import ChannelQuota
 from holdfast.server.access.rules import Limits, is_allowed, limits_of
 
 ANSWERS_MAX = 10_000
 """Answers kept per account: as many as a store has channels by default."""
 CONNECTIONS_RETRY_S = 5.0
 """When one who has too many connections may try again: as soon as dead ones are found."""
+
+
+_ASIDE = threading.Lock()
+"""For claims that are put aside: a thread does so, and the loop ends connections."""
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +60,10 @@ class Desk(Protocol):
     audit: AuditLog
     reserved: set[str]
     check_channel: Callable[[str], None]
+    quota: ChannelQuota
 
     def bind(self, slot_id: bytes, principal: str) -> str:
         """Who owns a slot; whoever asks first, durably."""
-
-    def channels_of(self, principal: str) -> set[str]:
-        """The channels it ever wrote to."""
-
-    def note_channel(self, principal: str, channel: str) -> None:
-        """Remember, durably, that it writes to a channel."""
 
     def attend(self, principal: Principal) -> None:
         """Watch its credential until `dismiss`."""
@@ -103,7 +107,19 @@ class Account:
 class Principal:
     """One authenticated connection or request. Used by one thread at a time."""
 
-    __slots__ = ("_account", "_admitted", "_channels", "_desk", "_peer", "_scope", "_slots", "credential", "revoked")
+    __slots__ = (
+        "_account",
+        "_admitted",
+        "_aside",
+        "_channels",
+        "_desk",
+        "_left",
+        "_peer",
+        "_scope",
+        "_slots",
+        "credential",
+        "revoked",
+    )
 
     def __init__(self, desk: Desk, account: Account, credential: Credential) -> None:
         self._desk = desk
@@ -112,6 +128,8 @@ class Principal:
         self._peer = ""
         self._slots: set[bytes] = set()
         self._channels: set[str] = set()
+        self._aside: Claim | None = None
+        self._left = False
         self.credential = credential
         self._scope = sha256(account.name.encode()).digest() if self.is_known else b""
         self.revoked = False
@@ -155,28 +173,61 @@ class Principal:
     def require(self, verb: str, channel: str = "") -> None:
         """Raise `Forbidden`, and say so in the audit log, unless it may. Publishing counts the channel
         (`LimitReached`); one that cannot be is `InvalidName`, and counts nothing."""
+        self.require_right(verb, channel)
+        if verb == "publish":
+            self.claim((channel,)).accept()
+
+    def require_right(self, verb: str, channel: str = "", *, called: str = "") -> None:
+        """The same without counting anything. `called` is what the caller is told of a channel it did not name."""
         if not self.may(verb, channel):
-            where = f"channel {channel!r}" if channel else "the server"
+            where = called or (f"channel {channel!r}" if channel else "the server")
             self._desk.audit.write("access.refused", principal=self.name, verb=verb, channel=channel, peer=self._peer)
             raise Forbidden(principal=self.name, action=f"{verb} {where}")
-        if verb == "publish" and self._account.limits.channels:
-            self._count_channel(channel)
 
-    def _count_channel(self, channel: str) -> None:
-        if channel in self._channels:
-            return
-        self._desk.check_channel(channel)
-        known, allowed = self._desk.channels_of(self.name), self._account.limits.channels
-        if channel in known:
-            self._channels.add(channel)
-            return
-        if len(known) >= allowed:
-            self._desk.audit.write("limit.refused", principal=self.name, limit="channels", channel=channel)
-            raise LimitReached(
-                what=f"channel {channel!r} of principal {self.name!r}", limit="channels", allowed=allowed
-            )
-        self._desk.note_channel(self.name, channel)
-        self._channels.add(channel)
+    def publishing(self, channels: Sequence[str]) -> Claim:
+        """Before a frame for these channels is stored: `require` for all of them, or for none. The claim is to be told
+        what becomes of the frame. One that was put aside is taken up again by the same channels, without the disk."""
+        for channel in channels:
+            self.require_right("publish", channel)
+        return self.claim(channels)
+
+    def claim(self, channels: Sequence[str]) -> Claim:
+        """Count channels, all or none (`LimitReached`)."""
+        allowed = self._account.limits.channels
+        if not allowed or self._channels.issuperset(channels):
+            return NOTHING
+        aside = self._take_up()
+        if aside is not None:
+            if aside.channels == tuple(channels):
+                return aside
+            aside.refuse()
+        found = self._desk.quota.claim(self.name, channels, allowed=allowed, check=self._desk.check_channel)
+        if isinstance(found, str):
+            self._desk.audit.write("limit.refused", principal=self.name, limit="channels", channel=found)
+            raise LimitReached(what=f"channel {found!r} of principal {self.name!r}", limit="channels", allowed=allowed)
+        self._channels.update(set(channels).difference(found))
+        return Claim(self, tuple(channels), found)
+
+    def put_aside(self, claim: Claim) -> None:
+        """Its frame is tried again; if the connection ends before that, the claim is refused."""
+        with _ASIDE:
+            if not self._left:
+                self._aside = claim
+                return
+        claim.refuse()
+
+    def _take_up(self) -> Claim | None:
+        with _ASIDE:
+            claim, self._aside = self._aside, None
+        return claim
+
+    def settled(self, counted: Sequence[str], *, stored: bool) -> None:
+        """What became of a frame for channels that did not count yet. On any thread."""
+        if stored:
+            self._desk.quota.accept(self.name, counted)
+            self._channels.update(counted)
+        else:
+            self._desk.quota.refuse(self.name, counted)
 
     def bind_slot(self, slot_id: bytes) -> None:
         """Make the slot this principal's for ever, or raise `Forbidden` if it is another's. Where nobody is
@@ -208,6 +259,10 @@ class Principal:
 
     def release_connection(self) -> None:
         """The connection is gone. Idempotent."""
+        self._left = True
+        aside = self._take_up()
+        if aside is not None:
+            aside.refuse()
         if self._admitted:
             self._admitted = False
             self._account.connections -= 1
@@ -217,3 +272,56 @@ class Principal:
     def take(self, frames: int, size_bytes: int) -> float:
         """Count what was sent; returns the seconds to wait before reading more."""
         return self._account.take(frames, size_bytes)
+
+
+class Claim:
+    """The channels of one frame of a principal that has a limit of them, until it is known whether the frame is stored.
+
+    As a context: what is raised refuses the claim, except `Backpressure`, after which the frame is tried again. It is
+    one thread's at a time.
+    """
+
+    __slots__ = ("_counted", "_principal", "channels")
+
+    def __init__(self, principal: Principal | None, channels: tuple[str, ...], counted: Sequence[str]) -> None:
+        """`counted` are those that are given back if the frame is refused."""
+        self._principal = principal
+        self._counted = counted
+        self.channels = channels
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Backpressure) and self._principal is not None:
+            self._principal.put_aside(self)
+        elif error is not None:
+            self.refuse()
+
+    def settled_by(self, answer: Future[_Answer]) -> Future[_Answer]:
+        """The store has the frame; its answer decides."""
+        principal = self._principal
+        if principal is not None:
+            self._principal = None
+            counted = self._counted
+            answer.add_done_callback(lambda done: principal.settled(counted, stored=done.exception() is None))
+        return answer
+
+    def accept(self) -> None:
+        """The channels count from now on, whatever becomes of the frame."""
+        self._settle(stored=True)
+
+    def refuse(self) -> None:
+        """The frame will not be stored. Idempotent."""
+        self._settle(stored=False)
+
+    def _settle(self, *, stored: bool) -> None:
+        principal, self._principal = self._principal, None
+        if principal is not None:
+            principal.settled(self._counted, stored=stored)
+
+
+NOTHING = Claim(None, (), ())
+"""Of a frame whose channels all count already, or of a principal without a limit."""

@@ -58,7 +58,11 @@ class ReloadableTls:
 
     def reload(self, config: ServerConfig) -> None:
         """Use the certificates and authorities of `config` from now on."""
-        self._current = ssl_context(config)
+        self.take(ssl_context(config))
+
+    def take(self, context: ssl.SSLContext) -> None:
+        """Use that context for new handshakes from now on."""
+        self._current = context
         # A handshake asks for a certificate as its first context says; whom it trusts is the chosen one's.
         self.context.verify_mode = self._current.verify_mode
 

@@ -18,7 +18,9 @@ every route; a test compares.
 | reading.py | events of a channel as JSON rows, for people |
 | streaming.py | events of a channel as an Arrow stream, for programs |
 | events.py | events in a request body: JSON rows or an Arrow stream |
-| bodies.py | the JSON body of a request, as a value |
+| bodies.py | the body of a request: bounded, and in time; a JSON one as a value |
+| room.py | what is in memory of the bodies of all requests |
+| samerows.py | whether a repeat of an `Idempotency-Key` brings the rows that are stored |
 | jsonrows.py | JSON rows become a batch, column-wise |
 | subscribing.py | a program registers a subscriber, confirms ranges of events, or puts it elsewhere |
 | querying.py | Spark queries tell how they are doing |

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.errors import HoldfastError
 from holdfast.server.admin import views
-from holdfast.server.admin.caller import identify
+from holdfast.server.admin.caller import Visits, identify
 from holdfast.server.admin.compacting import compact_channel
 from holdfast.server.admin.envelope import SAFE_HEADERS, as_json, refuse_bug, refuse_http, refuse_ours
 from holdfast.server.admin.events import post_events
@@ -29,6 +29,7 @@ from holdfast.server.admin.metrics import show_metrics
 from holdfast.server.admin.openapi import OPENAPI
 from holdfast.server.admin.querying import list_queries, tell_query
 from holdfast.server.admin.reading import read_events
+from holdfast.server.admin.room import BodyRoom
 from holdfast.server.admin.subscribing import acknowledge, register, remove, reset, show
 from holdfast.server.state import ServerState
 
@@ -72,10 +73,11 @@ def build(state: ServerState) -> Starlette:
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(_SafeHeaders)],
+        middleware=[Middleware(Visits), Middleware(_SafeHeaders)],
         exception_handlers={HoldfastError: refuse_ours, HTTPException: refuse_http, Exception: refuse_bug},
     )
     app.state.server = state
+    app.state.bodies = BodyRoom(lambda: state.config.ingest_total_inflight_bytes)
     return app
 
 

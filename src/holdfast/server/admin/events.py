@@ -4,10 +4,10 @@
          http://127.0.0.1:9001/api/v1/channels/trades/events
 
 Promise: the answer comes when the events are durable, with their positions; a request is stored as a whole or not at
-all. With `Idempotency-Key` a repeat within `dedup.window` is answered with the first positions and stores nothing; the
-key counts per principal and channel. A request may name a slot and the number of its frame instead, as producers on the
-data port do: then it is recognised for ever. At a bound the request waits for `ingest.write_deadline`, then is refused
-with 503 and `Retry-After`.
+all. With `Idempotency-Key` a repeat within `dedup.window` is answered with the first positions and stores nothing, and
+other events with a key that was used are refused; the key counts per principal and channel. A request may name a slot
+and the number of its frame instead, as producers on the data port do: then it is recognised for ever. At a bound the
+request waits for `ingest.write_deadline`, then is refused with 503 and `Retry-After`.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pyarrow as pa
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import Backpressure, QuotaReached, SchemaMismatch, UnknownChannel
-from holdfast.model.frame import Entry, FrameReceipt, Identity, SlotFrame
+from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, SlotFrame
 from holdfast.model.positions import Fsn
-from holdfast.server.access import Principal
+from holdfast.server.access import Claim, Principal
+from holdfast.server.admin.bodies import JSON, body_of
 from holdfast.server.admin.caller import caller_of, on_thread, server_of
 from holdfast.server.admin.envelope import Refused, answer, places_of
+from holdfast.server.admin.jsonrows import BODY_BYTES_MAX as JSON_BYTES_MAX
 from holdfast.server.admin.jsonrows import lines_of_array, read_rows, unfit_row
+from holdfast.server.admin.samerows import check_same
 from holdfast.server.handshake import SLOT_ID_HEADER, Refusal, slot_origin
 from holdfast.server.state import ServerState
 from holdfast.store.store import Store
 from holdfast.wire.arrowstream import Malformed, read_stream, refusal
 from holdfast.wire.limits import FrameLimits
 
-BODY_TIMEOUT_S = 60.0
-"""How long a body may take; a slow peer must not hold memory for ever."""
 RETRY_EVERY_S = 0.05
 KEY_CHARS_MAX = 255
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 NDJSON = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
-JSON = "application/json"
 
 Read = Callable[[bytes, str, Store, FrameLimits], pa.RecordBatch]
 
@@ -53,18 +54,18 @@ async def post_events(request: Request) -> Response:
     read = _reader_of(request)
     identity = _identity_of(request, caller, channel)
     check_open(state)
-    if caller.needs_disk((channel,), _slot_ids(identity)):
-        await on_thread(_admit, caller, channel, identity)
-    else:
-        _admit(caller, channel, identity)
-    body = await body_of(request, state.config.ingest_batch_bytes_max)
+    caller.require_right("publish", channel)  # before anything is read; the channel counts when it is written to
+    body = await _body_of(request, read, state.config.ingest_batch_bytes_max)
     _count(caller, len(body))
     limits = FrameLimits(message_bytes=state.config.ingest_batch_bytes_max, rows=state.store.config.frame_rows_max)
     batch = await on_thread(read, body, channel, state.store, limits)
+    claim = await _admit(caller, channel, identity)
     try:
-        receipt = await _commit(state, Entry(channel, batch), identity)
+        receipt = await _commit(state, Entry(channel, batch), identity, claim)
     except SchemaMismatch as error:
         raise _with_row(error, batch, _schema_of(state.store, channel)) from None
+    if receipt.duplicate and isinstance(identity, Guid):
+        await on_thread(check_same, state.store, channel, batch, receipt)
     return answer(_positions(receipt, channel))
 
 
@@ -103,10 +104,24 @@ def _slot_ids(identity: Identity) -> tuple[bytes, ...]:
     return (identity.slot_id,) if isinstance(identity, SlotFrame) else ()
 
 
-def _admit(caller: Principal, channel: str, identity: Identity) -> None:
-    caller.require("publish", channel)
-    for slot_id in _slot_ids(identity):
-        caller.bind_slot(slot_id)
+async def _body_of(request: Request, read: Read, bytes_max: int) -> bytes:
+    if read is not _read_arrow and bytes_max > JSON_BYTES_MAX:
+        return await body_of(request, JSON_BYTES_MAX, hint=" of JSON; send more as an Arrow stream")
+    return await body_of(request, bytes_max, hint=", which is ingest.max_batch_size")
+
+
+async def _admit(caller: Principal, channel: str, identity: Identity) -> Claim:
+    if caller.needs_disk((channel,), _slot_ids(identity)):
+        return await on_thread(_claim, caller, channel, identity)
+    return _claim(caller, channel, identity)
+
+
+def _claim(caller: Principal, channel: str, identity: Identity) -> Claim:
+    claim = caller.publishing((channel,))
+    with claim:
+        for slot_id in _slot_ids(identity):
+            caller.bind_slot(slot_id)
+    return claim
 
 
 def check_open(state: ServerState) -> None:
@@ -115,29 +130,6 @@ def check_open(state: ServerState) -> None:
         raise Refused(421, "not_primary", f"this server is a {state.config.role}; send events to the primary")
     if state.draining:
         raise Refused(503, "draining", "the server is stopping; send to it again when it is back", retry_after_s=5)
-
-
-async def body_of(request: Request, bytes_max: int) -> bytes:
-    """The whole body, bounded in size and time."""
-    too_large = Refused(413, "too_large", f"the body has more than ingest.max_batch_size, {bytes_max} bytes")
-    length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:19]) > bytes_max:
-        raise too_large
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for part in request.stream():
-                size += len(part)
-                if size > bytes_max:
-                    raise too_large
-                parts.append(part)
-    except TimeoutError:
-        raise Refused(408, "too_slow", f"the body did not come within {BODY_TIMEOUT_S:.0f} s") from None
-    except ClientDisconnect:
-        raise Refused(400, "gone", "the peer left before the body was whole") from None
-    if not size:
-        raise Refused(400, "empty_body", "the body is empty; send rows")
-    return b"".join(parts)
 
 
 def _count(caller: Principal, size_bytes: int) -> None:
@@ -192,13 +184,24 @@ def _schema_of(store: Store, channel: str) -> pa.Schema:
 # ----------------------------------------------------------------------------------------------------------- the commit
 
 
-async def _commit(state: ServerState, entry: Entry, identity: Identity) -> FrameReceipt:
+async def _commit(state: ServerState, entry: Entry, identity: Identity, claim: Claim) -> FrameReceipt:
     """Durable when it returns; waits at a bound without holding a thread."""
+    try:
+        future = await _submitted(state, entry, identity, claim)
+    except BaseException:
+        claim.refuse()
+        raise
+    return await asyncio.wrap_future(future)
+
+
+async def _submitted(state: ServerState, entry: Entry, identity: Identity, claim: Claim) -> Future[FrameReceipt]:
+    def submit() -> Future[FrameReceipt]:
+        return claim.settled_by(state.store.commit_frame_async([entry], identity=identity, wait=False))
+
     deadline_ns = state.clock.monotonic_ns() + state.config.ingest_write_deadline_ns
     while True:
         try:
-            future = await on_thread(state.store.commit_frame_async, [entry], identity=identity, wait=False)
-            return await asyncio.wrap_future(future)
+            return await on_thread(submit)
         except Backpressure as error:
             if state.clock.monotonic_ns() >= deadline_ns or state.draining:
                 raise await on_thread(state.store.blame, error) from None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import __version__
+from holdfast.server.admin.bodies import JSON
 from holdfast.server.admin.download import CHECKSUM_HEADER, MEDIA_TYPE
 from holdfast.server.admin.envelope import PAGE_DEFAULT, PAGE_MAX
-from holdfast.server.admin.events import ARROW_STREAM, JSON, NDJSON
+from holdfast.server.admin.events import ARROW_STREAM, NDJSON
 
 Json = dict[str, Any]
 
@@ -226,12 +227,13 @@ _MEANINGS = {
     404: "Not there, or not visible to the caller.",
     408: "The body took too long.",
     409: "A number of things is reached.",
-    413: "The body is larger than `ingest.max_batch_size`.",
+    413: "The body is larger than it may be: `ingest.max_batch_size`, and less for JSON.",
     415: "A body of this type is not accepted.",
     416: "The range begins behind the end.",
     421: "This server is not the primary.",
+    422: "The `Idempotency-Key` was used for other events.",
     429: "Above the caller's rate; see `Retry-After`.",
-    503: "The store is full, stopping or failed; see `Retry-After`.",
+    503: "Something is full (the store, the room for bodies), stopping or failed; see `Retry-After`.",
 }
 
 
@@ -274,7 +276,7 @@ _EVENTS = _list_of(
 _POST: Json = {
     **_operation(
         "Store events; the answer comes when they are durable.",
-        _answers("Where they are.", _ref("Accepted"), 400, 403, 408, 409, 413, 415, 421, 429, 503),
+        _answers("Where they are.", _ref("Accepted"), 400, 403, 408, 409, 413, 415, 421, 422, 429, 503),
         [
             _CHANNEL,
             _parameter("Idempotency-Key", "header", {"type": "string", "maxLength": 255}, "Makes a repeat harmless."),

@@ -1,8 +1,10 @@
 """The admin server as a task of the server's own loop: uvicorn without its signals, its logging and its sockets.
 
 Promise: `serve` runs until `stop`, then answers what is under way and returns, within `server.shutdown_timeout`. A peer
-that does not finish its request head within `ingest.handshake_timeout` is cut. What a verified client certificate says
-is in the request's state as `peer_cert`.
+that does not finish its request head within `ingest.handshake_timeout` is cut, and earlier when more than `RESTING_MAX`
+connections have no request under way: the one that has had none for longest goes first, so that slow and idle ones
+never keep others out. In a request's state are `peer_cert`, what a verified client certificate says, and `cut`, which
+ends its connection at once.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from holdfast.server.access.tls import ReloadableTls
 
 CONNECTIONS_MAX = 512
 """At the same time, for people, metrics and readers of segments; beyond it the answer is 503."""
+RESTING_MAX = 256
+"""Connections without a request under way: as many as there may be handshakes at the data port. A request head takes a
+millisecond, and whoever is cut between two requests connects again."""
 KEEP_ALIVE_S = 30
 HEAD_BYTES_MAX = 64 * 1024
 BACKLOG = 128
@@ -66,7 +71,7 @@ class AdminServer:
         timeout_s = config.ingest_handshake_timeout_ns / NS_PER_S
         settings = uvicorn.Config(
             app,
-            http=type("AdminProtocol", (_Protocol,), {"timeout_s": timeout_s}),
+            http=type("AdminProtocol", (_Protocol,), {"timeout_s": timeout_s, "resting": {}}),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -112,17 +117,20 @@ def _fixed_context(context: ssl.SSLContext) -> Callable[..., ssl.SSLContext]:
 
 
 class _Protocol(H11Protocol):
-    """uvicorn's HTTP protocol, with a time limit for request heads and the peer's certificate."""
+    """uvicorn's HTTP protocol, with bounds on connections that ask nothing, and the peer's certificate."""
 
     timeout_s: ClassVar[float]
+    resting: ClassVar[dict[_Protocol, None]]
+    """Those without a request under way, the one that has had none for longest first."""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert() if tls is not None else None
-        self.app_state: dict[str, Any] = {**self.app_state, "peer_cert": certificate or None}
+        self.app_state: dict[str, Any] = {**self.app_state, "peer_cert": certificate or None, "cut": transport.abort}
         self._expect_head()
+        self._rest()
 
     def data_received(self, data: bytes) -> None:
         if self._is_idle():
@@ -130,6 +138,11 @@ class _Protocol(H11Protocol):
         super().data_received(data)
         if not self._is_idle():
             self._head_came()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()  # a request that came meanwhile is begun there
+        if self._is_idle() and not self.transport.is_closing():
+            self._rest()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
@@ -139,11 +152,22 @@ class _Protocol(H11Protocol):
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None until the first request, whatever its type says
         return cycle is None or cycle.response_complete
 
+    def _rest(self) -> None:
+        """Wait for a request, unless too many do."""
+        self.resting.pop(self, None)
+        self.resting[self] = None
+        if len(self.resting) > RESTING_MAX:
+            longest = next(iter(self.resting))
+            del self.resting[longest]
+            longest.transport.abort()
+
     def _expect_head(self) -> None:
         if self._timer is None:
             self._timer = self.loop.call_later(self.timeout_s, self.transport.abort)
 
     def _head_came(self) -> None:
+        """Or will not come."""
+        self.resting.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -8,7 +8,7 @@ told, and comes back at the new place; nothing it answered before counts after. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from datetime import datetime
@@ -79,7 +79,7 @@ async def register(request: Request) -> Response:
     before = await on_thread(_find, state.store, name)
     # who changes a subscriber may let go of what it follows; so that, too, must be the caller's to consume
     patterns = {*asked.channels, *(before.patterns if before is not None else ())}
-    _require_all(state, caller, patterns)
+    _require_all(state, caller, patterns, named=asked.channels)
     grace_ns = None if asked.grace is None else _duration(asked.grace)
     await on_thread(_register, state, caller, (name, asked.channels, start, grace_ns))
     return await _shown(state, caller, name)
@@ -92,6 +92,7 @@ async def acknowledge(request: Request) -> Response:
     asked = await json_body(request, Acks, bytes_max=BODY_BYTES_MAX)
     if not 0 < len(asked.acks) <= ACKS_MAX:
         raise BadRequest(f"acks has {len(asked.acks)} ranges; 1 to {ACKS_MAX} are allowed")
+    await _visible(state, caller, name)
     for ack in asked.acks:
         caller.require("consume", ack.channel)
     await on_thread(_acknowledge, state.store, name, asked.acks)
@@ -129,7 +130,8 @@ async def reset(request: Request) -> Response:
     asked = await json_body(request, Reset, bytes_max=BODY_BYTES_MAX)
     to, port = _position(asked.to), state.store.handing
     found = await _visible(state, caller, name)
-    _require_all(state, caller, found.patterns if asked.channel is None else (asked.channel,))
+    named = () if asked.channel is None else (asked.channel,)
+    _require_all(state, caller, named or found.patterns, named=named)
     if asked.plan:
         moves = await on_thread(port.plan_reset, name, asked.channel, to=to)
     else:
@@ -143,12 +145,13 @@ async def reset(request: Request) -> Response:
     return answer({"subscriber": name, "applied": not asked.plan, "channels": [asdict(move) for move in moves]})
 
 
-def _require_all(state: ServerState, caller: Principal, patterns: Iterable[str]) -> None:
-    for pattern in sorted(patterns):
-        caller.require("consume", pattern)
-    for channel in state.store.channels():
-        if any(fnmatchcase(channel, pattern) for pattern in patterns):
-            caller.require("consume", channel)
+def _require_all(
+    state: ServerState, caller: Principal, patterns: Collection[str], *, named: Collection[str] = ()
+) -> None:
+    """Whoever may not see one of these learns no name that it did not give itself."""
+    matched = [name for name in state.store.channels() if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    for channel in [*sorted(patterns), *matched]:
+        caller.require_right("consume", channel, called="" if channel in named else "all that it follows")
 
 
 def _position(start: int | str) -> Position:

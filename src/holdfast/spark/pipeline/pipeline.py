@@ -30,7 +30,7 @@ from holdfast.spark.pipeline.picture import draw
 from holdfast.spark.pipeline.reading import read_mapping, read_pipeline
 from holdfast.spark.pipeline.running import Runner, Stopping
 from holdfast.spark.pipeline.shipping import ship
-from holdfast.spark.session import check_planner, session
+from holdfast.spark.session import session
 
 OnLook = Callable[[list[OutputStatus]], None]
 
@@ -65,7 +65,6 @@ class Pipeline:
 
     def session(self, master: str | None = None) -> SparkSession:
         """A Spark session as the pipeline asks for it, with its files on the executors."""
-        check_planner(self.spec.conf)
         spark = session(self.spec.name, master=master or self.spec.master or None, conf=self.spec.conf)
         for path in self.spec.py_files:
             ship(spark, Path(path))

@@ -4,14 +4,16 @@
     _manifest/<number:012d>.json              one commit: {"crc32c": "<8 hex digits>", "body": {…}}
     _manifest/checkpoint/<number:012d>.json   the sum of all commits up to that number, in the same form
 
-Numbers begin at 1 and have no gaps. An entry is created only if nobody has its number, and is never changed: creating
-it is the commit. `add` lists files with their rows and bytes, `identity` and `batch` say whose they are, `schema` is
-the table's schema (Arrow IPC, base64) if this commit changed it.
+Numbers begin at 1 and have no gaps: if an entry is missing and a later one is there, the table is refused. An entry is
+created only if nobody has its number, and is never changed: creating it is the commit. `add` lists files with their
+rows and bytes, `identity` and `batch` say whose they are, `schema` is the table's schema (Arrow IPC, base64) if this
+commit changed it.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +22,7 @@ import pyarrow as pa
 
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.local import LocalFilesystem
-from holdfast.errors import BadRequest, CorruptData, UnsupportedFormat
+from holdfast.errors import BadRequest, CorruptData, DamagedObject, UnsupportedFormat
 from holdfast.model.evolution import merge_schemas
 from holdfast.spark.tables.commits import Commit, create_in_turn, discard
 from holdfast.tier.folder import FolderObjects
@@ -31,6 +33,8 @@ MANIFEST = "_manifest"
 CHECKPOINTS = f"{MANIFEST}/checkpoint"
 CHECKPOINT_EVERY = 100
 """Entries that a reader opens one by one, at most."""
+
+_ENTRY_KEY = re.compile(rf"{MANIFEST}/\d{{12}}\.json")
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -140,9 +144,26 @@ class _Sums:
             newest = max(self._objects.names(CHECKPOINTS), default=None)
             if newest is not None:
                 self._start(self._read(newest))
-        for key in self._objects.names(MANIFEST, after=_entry_key(self.number)):
-            if key == _entry_key(self.number + 1):
-                self.apply(self._read(key))
+        names = [
+            key for key in self._objects.names(MANIFEST, after=_entry_key(self.number)) if _ENTRY_KEY.fullmatch(key)
+        ]
+        for key in names:
+            while _entry_key(self.number) < key:
+                self.apply(self._next(before=key))
+
+    def _next(self, *, before: str) -> Entry:
+        """The next entry, which is there if a later one is; a list that was made meanwhile may not show it."""
+        key = _entry_key(self.number + 1)
+        place = Path(f"{self._objects.url}/{key}")
+        try:
+            entry = self._read(key)
+        except DamagedObject as error:
+            reason = f"this entry {error.reason}, and {before} is"
+            raise CorruptData(file=place, offset_bytes=0, reason=reason) from error
+        if entry.number != self.number + 1:
+            reason = f"this is entry {entry.number} under another name"
+            raise CorruptData(file=place, offset_bytes=0, reason=reason)
+        return entry
 
     def _start(self, entry: Entry) -> None:
         self.apply(entry)

@@ -13,6 +13,7 @@ Not for the process that has the store open: closing a descriptor of `catalog.db
 | logs.py | a file of the write-ahead log, record by record |
 | catalogs.py | the catalog, from a copy: SQLite writes even when it reads |
 | copies.py | files as copies in memory, and damage as a value |
+| events.py | the events of a store, from copies of its log and catalog |
 """
 
 from holdfast.store.inspect.path import inspect_path

@@ -4,8 +4,9 @@ Promise: `catalog.db` and its side files are only read. SQLite writes side files
 its log are copied into a temporary directory and the copy is opened. Both are read until two readings in a row agree:
 that state was on disk between them.
 
-Every row is compared with its checksum, and SQLite checks its pages, the order of rows, and each index against its
-table. What is damaged is left out and listed; the rest can be used. Tables are taken from the file, not from a list.
+A file that was closed in order is compared with its stamp (`holdfast.disk.stamp`). Every row is compared with its
+checksum, and SQLite checks its pages, the order of rows, and each index against its table.
+What is damaged is left out and listed; the rest can be used. Tables are taken from the file, not from a list.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ import pyarrow as pa
 
 from holdfast.disk.filesystem import Filesystem
 from holdfast.disk.local import legible_errors
-from holdfast.errors import BadRequest, UnsupportedFormat
+from holdfast.disk.stamp import check_stamp
+from holdfast.errors import BadRequest, CorruptData, UnsupportedFormat
 from holdfast.model.intervals import IntervalSet
 from holdfast.store.catalog import VERSION, CatalogChannel, PublishedSegment, segment_of_row
+from holdfast.store.catalogcheck import wrong_definitions
 from holdfast.store.inspect.copies import Damage, read_whole
 from holdfast.store.inspect.logs import columns_of
-from holdfast.store.tables import TABLES, row_crc
+from holdfast.store.tables import row_crc
 
 READINGS_MAX = 100
 """A store publishes a few times in a second, and a reading takes milliseconds."""
@@ -143,17 +146,27 @@ def load_catalog(filesystem: Filesystem, path: Path) -> CatalogContents:
     """Copy the catalog, open the copy, read every table. Damage is collected, not raised."""
     images = catalog_images(filesystem, path)
     contents = CatalogContents(path, size_bytes=sum(map(len, images.values())))
+    contents.damage += _stamp_damage(path, images)
     with tempfile.TemporaryDirectory(prefix="holdfast-catalog-") as folder:
         for name, image in images.items():
             (Path(folder) / name).write_bytes(image)
         with closing(sqlite3.connect(Path(folder) / path.name, isolation_level=None)) as connection:
             _read_tables(connection, contents, images)
             contents.damage += islice(_integrity(connection, path, images), INTEGRITY_LINES_MAX)
-            contents.damage += _definitions(connection, path)
+            contents.damage += list(_definitions(connection, contents))
     version = contents.number("version")
     if version is not None and version > VERSION:
         contents.damage.append(Damage.of(UnsupportedFormat(file=path, found=version, supported=VERSION)))
     return contents
+
+
+def _stamp_damage(path: Path, images: dict[str, bytes]) -> Iterator[Damage]:
+    """Whether a file that was closed has changed since; what SQLite's log holds would count before it."""
+    if not images.get(f"{path.name}-wal"):
+        try:
+            check_stamp(path, [images[path.name]])
+        except CorruptData as error:
+            yield Damage.of(error)
 
 
 def catalog_images(filesystem: Filesystem, path: Path) -> dict[str, bytes]:
@@ -280,22 +293,15 @@ def _integrity(connection: sqlite3.Connection, path: Path, images: dict[str, byt
         yield _sqlite_damage(path, images, str(error))
 
 
-def _definitions(connection: sqlite3.Connection, path: Path) -> Iterator[Damage]:
-    """Tables of ours whose columns are not called as they should be: the checksums would not be looked at then."""
-    with closing(sqlite3.connect(":memory:")) as ours:
-        ours.executescript(TABLES)
-        for (table,) in ours.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            expected, found = _columns_of_table(ours, table), _columns_of_table(connection, table)
-            if found and found != expected:
-                yield Damage(str(path), 0, f"table {table} has columns {found}, expected {expected}")
-
-
-def _columns_of_table(connection: sqlite3.Connection, table: str) -> str:
+def _definitions(connection: sqlite3.Connection, contents: CatalogContents) -> Iterator[Damage]:
+    """Tables of ours that are not defined as they should be: the checksums may not be looked at then."""
     try:
         with legible_errors():
-            return ", ".join(name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)))
-    except sqlite3.Error:  # told by the integrity check
-        return ""
+            for flaw in wrong_definitions(lambda sql, values: connection.execute(sql, values).fetchall()):
+                yield Damage(str(contents.path), 0, flaw)
+    except sqlite3.Error as error:
+        if not contents.damage:  # else the integrity check has told it
+            yield Damage(str(contents.path), 0, str(error))
 
 
 def _sqlite_damage(path: Path, images: dict[str, bytes], reason: str) -> Damage:

@@ -33,9 +33,10 @@ def reader_of(dtype: str, element_type: pa.DataType) -> Callable[[Reader, Slots]
         if slots.filled == 0:
             return pa.nulls(slots.rows)
         dimensions = _peek_dimensions(reader)
+        reader.charge(4 * (slots.rows + 1))
+        reader.borrow(slots.filled * 8 * (dimensions + 4))
         shapes, elements = _read_equal(reader, slots.filled, dimensions) or _read_each(reader, slots.filled, dimensions)
-        reader.charge(slots.rows * 4 + len(elements) * (ELEMENT_BYTES + 4 * dimensions))
-        return _nest(slots, shapes, pa.array(elements.view(dtype), element_type))
+        return _nest(reader, slots, shapes, pa.array(elements.view(dtype), element_type))
 
     return read
 
@@ -60,7 +61,7 @@ def _read_equal(reader: Reader, count: int, dimensions: int) -> tuple[Numbers, N
     rows = reader.bytes[reader.offset : reader.offset + size * count].reshape(count, size)
     if (rows[:, :head] != rows[0, :head]).any():
         return None
-    reader.charge(rows.size)
+    reader.charge(count * (size - head))
     elements = np.ascontiguousarray(rows[:, head:]).reshape(-1).view("<u8")
     reader.offset += size * count
     return np.tile(np.array(shape, np.int64), (count, 1)), elements
@@ -71,7 +72,6 @@ def _read_each(reader: Reader, count: int, dimensions: int) -> tuple[Numbers, Nu
     shape_of = struct.Struct(f"<{dimensions}i")
     head = 1 + shape_of.size
     reader.need(count * head, f"{count} arrays")
-    reader.charge(count * 8 * (dimensions + 2))
     shapes, starts, sizes = array("q"), array("q"), array("q")
     view, offset, end = reader.view, reader.offset, len(reader.view)
     for _ in range(count):
@@ -99,12 +99,15 @@ def _refuse_head(reader: Reader, offset: int, head: int, dimensions: int) -> Wir
     return reader.refuse(f"an array of {reader.view[offset]} dimensions in a column that has one of {dimensions}")
 
 
-def _nest(slots: Slots, shapes: Numbers, elements: pa.Array) -> pa.Array:
+def _nest(reader: Reader, slots: Slots, shapes: Numbers, elements: pa.Array) -> pa.Array:
     """Lists of lists of elements; the outermost has the column's rows."""
     shapes = shapes * (shapes.min(axis=1, initial=1, keepdims=True) > 0)
     inner = elements
     for depth in range(shapes.shape[1] - 1, 0, -1):
         lists = shapes[:, :depth].prod(axis=1)  # how many lists of this depth each value has
+        count = int(lists.sum())
+        reader.charge(4 * (count + 1))
+        reader.borrow(8 * count)
         lengths = np.repeat(shapes[:, depth], lists)
         inner = pa.ListArray.from_arrays(pa.array(_offsets(lengths)), inner)
     offsets = slots.spread_offsets(_offsets(shapes[:, 0]))

@@ -22,6 +22,9 @@ from holdfast.wire.qwp.types import INT_NULL, LONG_NULL, ColumnType
 
 _GEOHASH_LETTERS: Numbers = np.frombuffer(b"0123456789bcdefghjkmnpqrstuvwxyz", np.uint8)
 _GEOHASH_BITS_MAX = 60
+_ADDRESS_LETTERS_MAX = 15
+PIECE_ROWS = 1 << 15
+"""What has many letters per row is read in pieces of so many: each letter takes eight bytes for a moment."""
 _SYMBOL = pa.dictionary(pa.int32(), pa.string())
 _DECIMALS = {
     ColumnType.DECIMAL64: (8, pa.decimal128, 18),
@@ -101,6 +104,7 @@ def _read_timestamps(reader: Reader, slots: Slots, fixed: _Fixed, *, is_gorilla:
     if encoding != 1:
         raise reader.refuse(f"timestamps of encoding {encoding}, allowed are 0 (plain) and 1 (gorilla)")
     reader.charge(slots.rows * 8)
+    reader.borrow(slots.rows * 32)
     return _with_sentinels(slots, fixed, slots.spread(gorilla.decode(reader, slots.filled)))
 
 
@@ -111,7 +115,8 @@ def _read_booleans(reader: Reader, slots: Slots) -> pa.Array:
     reader.offset += size
     if slots.valid is None:
         return slots.array(pa.bool_(), reader.buffer.slice(start, size))
-    reader.charge(slots.rows)
+    reader.borrow(2 * slots.rows)
+    reader.charge(slots.rows // 8 + 1)
     bits = np.unpackbits(reader.bytes[start : start + size], count=slots.filled, bitorder="little")
     return slots.array(pa.bool_(), np.packbits(slots.spread(bits), bitorder="little"))
 
@@ -125,6 +130,7 @@ def _read_decimals(reader: Reader, slots: Slots, column_type: ColumnType) -> pa.
         return pa.nulls(slots.rows)
     words = max(2, width // 8)
     reader.charge(slots.rows * words * 8)
+    reader.borrow(slots.filled * words * 8)
     values = reader.numbers("<i8", slots.filled * width // 8).reshape(slots.filled, width // 8)
     if width == 8:  # the sign fills the upper half
         values = np.concatenate((values, values >> 63), axis=1)
@@ -136,6 +142,7 @@ def _read_big_endian(width: int) -> Callable[[Reader, Slots], pa.Array]:
 
     def read(reader: Reader, slots: Slots) -> pa.Array:
         reader.charge(slots.rows * width)
+        reader.borrow(slots.filled * width)
         values = reader.numbers("u1", slots.filled * width).reshape(slots.filled, width)[:, ::-1]
         return slots.array(pa.binary(width), slots.spread(np.ascontiguousarray(values)))
 
@@ -147,7 +154,8 @@ def _read_big_endian(width: int) -> Callable[[Reader, Slots], pa.Array]:
 
 def _read_bytes(data_type: pa.DataType) -> Callable[[Reader, Slots], pa.Array]:
     def read(reader: Reader, slots: Slots) -> pa.Array:
-        reader.charge(slots.rows * 16)
+        reader.charge(4 * (slots.rows + 1))
+        reader.borrow(slots.rows * 24)
         offsets = reader.numbers("<u4", slots.filled + 1).astype(np.int64)
         if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
             raise reader.refuse("the offsets do not begin at 0, or fall")
@@ -172,7 +180,7 @@ def _text_rows(slots: Slots, letters: Numbers) -> pa.Array:
 
 def _read_chars(reader: Reader, slots: Slots) -> pa.Array:
     """One UTF-16 unit each; 0 means null where there is no bitmap."""
-    reader.charge(slots.rows * 16)
+    reader.borrow(slots.rows * 40)
     units = reader.numbers("<u2", slots.filled).astype(np.uint32)
     if ((units >= 0xD800) & (units < 0xE000)).any():
         raise reader.refuse("half of a surrogate pair is not a character")
@@ -180,6 +188,7 @@ def _read_chars(reader: Reader, slots: Slots) -> pa.Array:
         slots, units = slots.without(units == 0), units[units != 0]
     offsets = np.zeros(slots.filled + 1, np.int64)
     np.cumsum(1 + (units >= 0x80) + (units >= 0x800), out=offsets[1:])
+    reader.charge(4 * (slots.rows + 1) + int(offsets[-1]))
     data = units.astype("<u4").tobytes().decode("utf-32-le").encode()
     return slots.array(pa.string(), slots.spread_offsets(offsets), pa.py_buffer(data))
 
@@ -191,7 +200,8 @@ def _read_geohashes(reader: Reader, slots: Slots) -> pa.Array:
         raise reader.refuse("a geohash of no bits")
     width = (bits + 7) // 8
     length = bits // 5 if bits % 5 == 0 else bits + 2
-    reader.charge(slots.rows * (length + 16) + slots.filled * length * 8)
+    reader.charge(4 * (slots.rows + 1) + slots.filled * length)
+    reader.borrow(slots.rows * 40)
     raw = np.zeros((slots.filled, 8), np.uint8)
     raw[:, :width] = reader.numbers("u1", slots.filled * width).reshape(slots.filled, width)
     values = raw.view("<u8").reshape(slots.filled)
@@ -202,21 +212,27 @@ def _read_geohashes(reader: Reader, slots: Slots) -> pa.Array:
         raise reader.refuse(f"a geohash has more than its {bits} bits")
     step, letters = (5, _GEOHASH_LETTERS) if bits % 5 == 0 else (1, _GEOHASH_LETTERS[:2])
     shifts = np.arange(bits - step, -1, -step, dtype=np.uint64)
-    text = letters[(values[:, None] >> shifts) & np.uint64((1 << step) - 1)]
-    if step == 1:
-        text = np.concatenate((np.full((len(values), 2), ord("#"), np.uint8), text), axis=1)
+    text = np.full((len(values), length), ord("#"), np.uint8)
+    for start in range(0, len(values), PIECE_ROWS):
+        piece = values[start : start + PIECE_ROWS, None]
+        text[start : start + PIECE_ROWS, -len(shifts) :] = letters[(piece >> shifts) & np.uint64((1 << step) - 1)]
     return _text_rows(slots, text)
 
 
 def _read_addresses(reader: Reader, slots: Slots) -> pa.Array:
     """IPv4 as text, `1.2.3.4`."""
-    reader.charge(slots.rows * 64)
+    reader.charge(slots.rows * (4 + _ADDRESS_LETTERS_MAX) + 4)
+    reader.borrow(slots.rows * (4 + _ADDRESS_LETTERS_MAX))
     octets = slots.spread(reader.numbers("u1", slots.filled * 4).reshape(slots.filled, 4))
-    parts = [pa.array(octets[:, i]).cast(pa.string()) for i in (3, 2, 1, 0)]
-    joined = pc.binary_join_element_wise(*parts, ".")
-    if slots.valid is None:
-        return joined
-    return pc.if_else(pa.array(slots.valid), joined, pa.scalar(None, pa.string()))
+    pieces = []
+    for start in range(0, max(1, slots.rows), PIECE_ROWS):
+        rows = slice(start, start + PIECE_ROWS)
+        parts = [pa.array(octets[rows, i]).cast(pa.string()) for i in (3, 2, 1, 0)]
+        joined = pc.binary_join_element_wise(*parts, ".")
+        if slots.valid is not None:
+            joined = pc.if_else(pa.array(slots.valid[rows]), joined, pa.scalar(None, pa.string()))
+        pieces.append(joined)
+    return pa.concat_arrays(pieces) if len(pieces) != 1 else pieces[0]
 
 
 # -------------------------------------------------------------------------------------------------------------- symbols
@@ -238,7 +254,8 @@ def _read_symbols(reader: Reader, slots: Slots, context: Context) -> pa.Array:
 
 def _symbol_array(reader: Reader, slots: Slots, dictionary: SymbolDictionary) -> pa.Array:
     """A dictionary array of the symbols that occur, in the order of their ids."""
-    reader.charge(slots.rows * 12)
+    reader.charge(slots.rows * 4)
+    reader.borrow(slots.rows * 40)
     ids = reader.ids(slots.filled)
     highest = int(ids.max(initial=-1))
     if highest >= dictionary.size:
@@ -250,7 +267,7 @@ def _symbol_array(reader: Reader, slots: Slots, dictionary: SymbolDictionary) ->
         places: Numbers = np.cumsum(seen)[ids] - 1
     else:
         used, places = np.unique(ids, return_inverse=True)
-    reader.charge(dictionary.bytes_of(used) + 8 * len(used))
+    reader.charge(dictionary.bytes_of(used) + 4 * (len(used) + 1))
     indices = slots.array(pa.int32(), slots.spread(places.astype(np.int32)))
     return pa.DictionaryArray.from_arrays(indices, dictionary.take(used), safe=False)
 

@@ -1,7 +1,8 @@
 """A message's bytes, read from front to back: every read is checked, every array is counted.
 
 Nothing is allocated in proportion to a number in the message before that number was held against the bytes that are
-left (`need`) or against what the whole message may take in memory (`charge`). Errors say byte, table and column.
+left (`need`), against what all arrays of the message may take in memory (`charge`), or against as much again for what
+a column needs while it is read (`borrow`). Errors say byte, table and column.
 """
 
 from __future__ import annotations
@@ -58,8 +59,13 @@ class Reader:
         if size > len(self.view) - self.offset:
             raise self.refuse(f"{what} of {size} bytes, but only {len(self.view) - self.offset} are left")
 
+    def borrow(self, size: int) -> None:
+        """`size` bytes are needed until the column is read; no two columns are read at a time."""
+        if size > self.limits.decoded_bytes:
+            raise self.refuse(f"reading the column takes more than {self.limits.decoded_bytes} bytes in memory")
+
     def charge(self, size: int) -> None:
-        """`size` bytes are about to be allocated."""
+        """`size` bytes are about to be allocated, and stay."""
         self._left_bytes -= size
         if self._left_bytes < 0:
             raise self.refuse(f"the message takes more than {self.limits.decoded_bytes} bytes in memory")

@@ -63,7 +63,8 @@ def read_slots(reader: Reader, rows: int) -> Slots:
     if reader.u8() == 0:
         return Slots(rows, rows, None, has_bitmap=False)
     bitmap = reader.numbers("u1", (rows + 7) // 8)
-    reader.charge(rows)
+    reader.borrow(rows)
+    reader.charge(len(bitmap))
     valid = np.unpackbits(bitmap, count=rows, bitorder="little") == 0
     count = int(np.count_nonzero(valid))
     return Slots(rows, count, None if count == rows else valid, has_bitmap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from holdfast.config.passwords import hash_password
 from holdfast.config.server import ServerConfig
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import (
+    Backpressure,
     CorruptData,
     Forbidden,
     HoldfastError,
@@ -399,6 +401,86 @@ def test_channels_a_principal_may_write_to_are_counted_for_ever() -> None:
             principal.require("publish", "z")
         principal.require("consume", "z")
         gatekeeper.close()
+
+
+@pytest.mark.guarantee("G12")
+def test_channels_of_a_frame_count_all_or_none() -> None:
+    gate = Gate({"limits": {"*": {"channels": 2}}})
+    secret = gate.token("a")
+    gatekeeper = gate.open()
+    principal = gatekeeper.authenticate(bearer(secret))
+    with pytest.raises(LimitReached, match="channel 'z' of principal 'a'"):
+        principal.publishing(["x", "y", "z"])
+    with pytest.raises(InvalidName):
+        principal.publishing(["x", "two words"])
+    assert gatekeeper.bindings.channels_of("a") == set()
+    principal.publishing(["p", "q", "p"]).accept()
+    assert gatekeeper.bindings.channels_of("a") == {"p", "q"}
+
+
+@pytest.mark.guarantee("G12")
+def test_channels_of_a_refused_frame_are_given_back_on_disk_too() -> None:
+    gate = Gate({"limits": {"*": {"channels": 2}}})
+    secret = gate.token("a")
+    gatekeeper = gate.open()
+    principal = gatekeeper.authenticate(bearer(secret))
+    stored: Future[None] = Future()
+    principal.publishing(["kept", "lost"]).settled_by(stored)
+    other: Future[None] = Future()
+    gatekeeper.authenticate(bearer(secret)).publishing(["kept"]).settled_by(other)
+    with pytest.raises(LimitReached):
+        principal.publishing(["more"])  # nobody knows yet
+    stored.set_exception(ValueError())
+    other.set_result(None)
+    assert gatekeeper.bindings.channels_of("a") == {"kept"}
+    gatekeeper.close()
+    again = gate.open()
+    assert again.bindings.channels_of("a") == {"kept"}
+    again.authenticate(bearer(secret)).publishing(["more"]).accept()
+    again.close()
+    assert gate.open().bindings.channels_of("a") == {"kept", "more"}
+
+
+@pytest.mark.guarantee("G12")
+def test_channels_wait_with_a_frame_that_found_no_room() -> None:
+    gate = Gate({"limits": {"*": {"channels": 1}}})
+    secret = gate.token("a")
+    gatekeeper = gate.open()
+    full = Backpressure(bound="store", used_bytes=1, cap_bytes=1, waited_s=0)
+    principal = admitted(gatekeeper, bearer(secret))
+    for _ in range(2):  # the second time without the disk
+        with pytest.raises(Backpressure), principal.publishing(["x"]):
+            raise full
+    with pytest.raises(LimitReached):
+        gatekeeper.authenticate(bearer(secret)).publishing(["y"])
+    principal.release_connection()
+    assert gatekeeper.bindings.channels_of("a") == set()
+    with pytest.raises(Backpressure), principal.publishing(["x"]):  # a thread that was still at it
+        raise full
+    gatekeeper.authenticate(bearer(secret)).publishing(["y"]).accept()
+    assert gatekeeper.bindings.channels_of("a") == {"y"}
+
+
+@pytest.mark.guarantee("G12")
+def test_never_more_channels_than_allowed_are_taken_at_the_same_time() -> None:
+    gate = Gate({"limits": {"*": {"channels": 3}}})
+    secret = gate.token("a")
+    gatekeeper = gate.open()
+
+    def write(number: int) -> bool:
+        claim = None
+        try:
+            claim = gatekeeper.authenticate(bearer(secret)).publishing([f"c{number}", f"d{number % 2}"])
+        except LimitReached:
+            return False
+        (claim.accept if number % 3 else claim.refuse)()
+        return number % 3 > 0
+
+    with ThreadPoolExecutor(8) as threads:
+        assert any(threads.map(write, range(60)))
+    assert len(gatekeeper.bindings.channels_of("a")) <= 3
+    gatekeeper.close()
+    assert gate.open().bindings.channels_of("a") == gatekeeper.bindings.channels_of("a")
 
 
 def test_what_cannot_be_a_channel_is_refused_and_not_counted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.config.server import ServerConfig
+from holdfast.console import attach
 from holdfast.disk.local import LocalFilesystem
 from holdfast.server.access import AuditLog, Gatekeeper, ReloadableTls
 from holdfast.server.access.tokens import TokenFile
@@ -69,10 +71,12 @@ class Running:
         store: Mapping[str, object] | None = None,
         clock: Clock | None = None,
         insecure: bool = False,
+        console: bool = False,
         access_filesystem: LocalFilesystem | None = None,
     ) -> None:
         base = {"data": str(directory), "server.admin": "127.0.0.1:0"}
         self.config = ServerConfig.from_mapping({**base, **(settings or {})})
+        self._with_console = console
         self.clock = clock or SystemClock()
         self.audit_lines: list[bytes] = []
         self.filesystem = access_filesystem or LocalFilesystem()
@@ -97,7 +101,10 @@ class Running:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        server = serve_admin(build(self.state), self.config, tls=self.tls)
+        app = build(self.state)
+        if self._with_console:
+            attach(app, self.state)
+        server = serve_admin(app, self.config, tls=self.tls)
         self._ready.set_result(server)
         await server.serve()
 
@@ -122,6 +129,21 @@ class Running:
         _, secret = self.tokens.create(name, now_ns=self.clock.wall_ns(), **changes)
         self.gatekeeper.poll()
         return {"Authorization": f"Bearer {secret}"}
+
+    def revoke(self, name: str) -> None:
+        """End a token, and let the loop look at once."""
+        self.tokens.revoke(name, now_ns=self.clock.wall_ns())
+        self._loop.call_soon_threadsafe(self.gatekeeper.poll)
+
+    def open(self, head: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> socket.socket:
+        """A connection on which a request was begun; it takes little that is not read."""
+        peer = socket.socket()
+        peer.settimeout(WAIT_S)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        peer.connect(("127.0.0.1", self.port))
+        lines = [f"{head} HTTP/1.1", "Host: x", *(f"{name}: {value}" for name, value in (headers or {}).items())]
+        peer.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        return peer
 
     def ask(
         self,

@@ -71,6 +71,34 @@ def test_a_repeat_with_the_same_key_stores_nothing(server: Running) -> None:
     assert len(rows_of(server, "t")) == 2
 
 
+@pytest.mark.guarantee("G3")
+def test_a_key_that_was_used_for_other_events_is_refused(tmp_path: Path) -> None:
+    headers = {**NDJSON, "Idempotency-Key": "order-17"}
+    for _ in range(2):  # also by a server that has only the log to tell from
+        with Running(tmp_path) as server:
+            server.post("t", b'{"n": 1}\n{"n": 2}', headers)
+            for body in (b'{"n": 1}\n{"n": 3}', b'{"n": 1}', b'{"n": 1}\n{"n": 2, "m": 1}'):
+                answer = server.post("t", body, headers)
+                assert (answer.status, answer.error["code"]) == (422, "idempotency_key_reused")
+                assert "2 other events from seq 1 on" in answer.error["message"]
+            assert server.post("t", b'{"n":1}{"n":2}', headers).data["duplicate"] is True
+            assert [row["n"] for row in rows_of(server, "t")] == [1, 2]
+
+
+def test_a_repeat_is_known_when_its_channel_has_grown_or_lost_it(server: Running) -> None:
+    headers = {**ARROW, "Idempotency-Key": "k"}
+    columns = {"x": pa.array([1.5, float("nan"), None], pa.float32()), "l": pa.array([[1], None, []])}
+    body = stream(pa.record_batch(columns))
+    assert server.post("t", body, headers).data["duplicate"] is False
+    assert server.post("t", b'{"x": 1e300, "more": "y"}').status == 200
+    assert server.post("t", body, headers).data["duplicate"] is True
+    other = {**columns, "x": pa.array([1.5, float("nan"), 2.0], pa.float32())}
+    assert server.post("t", stream(pa.record_batch(other)), headers).status == 422
+    server.store.flush()
+    server.store.remove_channel("t")
+    assert server.post("t", body, headers).data["duplicate"] is True
+
+
 def test_a_frame_of_a_slot_is_recognised_for_ever(server: Running) -> None:
     frame = {**NDJSON, "X-Holdfast-Slot-Id": "0f" * 16, "X-Holdfast-First-Fsn": "7"}
     first = server.post("t", b'{"n": 1}', frame).data

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.config.passwords import hash_password
 from holdfast.config.server import ServerConfig
 from holdfast.errors import CannotListen, StoreFailed
-from holdfast.server.admin import bind_admin
+from holdfast.server.admin import bind_admin, serving
 from holdfast.server.state import ConnectionInfo
 from tests.unit.server.access.authority import Authority
 from tests.unit.server.access.gate import basic
@@ -166,6 +166,23 @@ def test_a_peer_that_does_not_finish_its_request_is_cut(tmp_path: Path) -> None:
                 except ConnectionResetError:
                     continue
         assert server.get("/healthz").status == 200
+
+
+@pytest.mark.guarantee("G11")
+def test_peers_that_ask_nothing_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "CONNECTIONS_MAX", 16)
+    monkeypatch.setattr(serving, "RESTING_MAX", 8)
+    with Running(tmp_path, {"ingest.handshake_timeout": "1m"}) as server:
+        peers = []
+        for _ in range(10):
+            peers.append(server.open("GET /readyz"))
+            assert peers[-1].recv(12) == b"HTTP/1.1 200"  # and it stays
+        for _ in range(20):
+            peers.append(socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S))
+            peers[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+            assert server.get("/healthz").status == 200
+        for peer in peers:
+            peer.close()
 
 
 def test_a_connection_may_be_used_again(server: Running) -> None:

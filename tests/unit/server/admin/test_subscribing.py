@@ -121,6 +121,30 @@ def test_only_who_may_consume_a_channel_registers_and_confirms(tmp_path: Path) -
         assert b"subscriber registered" in b"".join(running.audit_lines)
 
 
+@pytest.mark.guarantee("G12")
+def test_a_refusal_names_no_channel_that_the_caller_did_not_name(tmp_path: Path) -> None:
+    rules = [{"principal": "root", "allow": "*"}, {"principal": "mine", "allow": "consume", "channels": "a.x"}]
+    with Running(tmp_path, {"access": rules}) as running:
+        for channel in ("a.x", "a.secret"):
+            running.store.commit(channel, batch(3))
+        root, mine = ({**JSON, **running.token(name)} for name in ("root", "mine"))
+        assert send(running, S, {"channels": ["a.x", "a.secret"]}, root).status == 200
+        hidden = "/api/v1/subscribers/hidden"
+        assert send(running, hidden, {"channels": ["a.secret"]}, root).status == 200
+        refusals = [
+            send(running, S, {"channels": ["a.x"]}, mine),
+            send(running, f"{S}/reset", {"to": "first"}, mine),
+            running.ask("DELETE", S, None, mine),
+            send(running, "/api/v1/subscribers/new", {"channels": ["a.*"]}, mine),
+        ]
+        assert [answer.status for answer in refusals] == [403] * 4
+        assert all(b"secret" not in answer.body for answer in refusals)
+        acks = {"acks": [{"channel": "a.x", "first_seq": 1, "last_seq": 1}]}
+        unseen, unknown = (send(running, f"{path}/acks", acks, mine) for path in (hidden, "/api/v1/subscribers/none"))
+        assert (unseen.status, unknown.status) == (404, 404)
+        assert unseen.body.replace(b"hidden", b"none") == unknown.body
+
+
 def test_a_channel_tells_its_arrow_schema(server: Running) -> None:
     found = server.get("/api/v1/channels/t").data
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["arrow_schema"])))
