@@ -193,7 +193,9 @@ def _log_files(paths: Sequence[Path], *, live: bool) -> list[LogFile]:
             dump = records.dump(file.buffer, offset=flaw.offset_bytes)
             raise CorruptData(file=file.path, offset_bytes=flaw.offset_bytes, reason=flaw.reason, dump=dump)
         if following is not None and following.header.start_position != file.end_position:
-            reason = f"begins at position {following.header.start_position}, the file before ends at {file.end_position}"
+            reason = (
+                f"begins at position {following.header.start_position}, the file before ends at {file.end_position}"
+            )
             raise CorruptData(file=following.path, offset_bytes=0, reason=reason)
     return found
 
