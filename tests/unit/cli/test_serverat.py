@@ -20,8 +20,10 @@ def test_environment_has_the_token_where_no_file_is_named(monkeypatch: pytest.Mo
     assert (found.token, found.token_file) == ("", "named")
 
 
-def test_jobs_of_a_server_take_the_token_of_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_a_server_take_the_token_of_the_environment_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HOLDFAST_TOKEN", "of the environment")
     assert _options(Place(None, ADDR, None), "trades").token == "of the environment"
     assert _options(Place(None, ADDR, Path("named")), "trades").token == ""
-    assert _options(Place(Path("data"), None, None), "trades").token == ""
+    assert _options(Place(tmp_path, None, None), "trades").token == ""

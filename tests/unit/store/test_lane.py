@@ -94,7 +94,7 @@ def test_somebody_is_told_each_time_commits_were_answered(tmp_path: Path) -> Non
 
 
 def test_room_is_there_until_the_store_is_full(tmp_path: Path) -> None:
-    settings = {"memory_limit": "64KiB", "segment.target_size": "32KiB", "frame.max_size": "32KiB"}
+    settings = {"memory_limit": "64KiB", "segment.target_size": "32KiB", "frame.max_size": "64KiB"}
     with Store.open(tmp_path, settings) as store:
         assert store.failure is None
         assert store.has_room(1000)

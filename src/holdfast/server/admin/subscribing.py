@@ -92,9 +92,9 @@ async def acknowledge(request: Request) -> Response:
     asked = await json_body(request, Acks, bytes_max=BODY_BYTES_MAX)
     if not 0 < len(asked.acks) <= ACKS_MAX:
         raise BadRequest(f"acks has {len(asked.acks)} ranges; 1 to {ACKS_MAX} are allowed")
-    await _visible(state, caller, name)
-    for ack in asked.acks:
+    for ack in asked.acks:  # of names the caller gave, so that a refusal says nothing of the subscriber
         caller.require("consume", ack.channel)
+    await _visible(state, caller, name)
     await on_thread(_acknowledge, state.store, name, asked.acks)
     return await _shown(state, caller, name)
 
