@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -198,11 +199,16 @@ def flips(start: int, end: int) -> Iterator[tuple[int, bytes]]:
 @pytest.mark.guarantee("G9")
 def test_every_flipped_bit_of_the_log_is_refused_with_its_place() -> None:
     """Damage at rest, all bits of header and records. No accepted record is taken for a torn one."""
+    assert misjudged_flips() == []
+
+
+def misjudged_flips(step: int = 1) -> list[str]:
+    """Every so many bits of header and records flipped, one at a time: those that are not refused at their record."""
     ends = [HEADER_BYTES]
     for record in victim().found.records:
         ends.append(ends[-1] + record.size_bytes)
     wrong = []
-    for at, data in flips(0, victim().end):
+    for at, data in islice(flips(0, victim().end), 0, None, step):
         start = max((end for end in ends if end <= at), default=0)
         try:
             found = log_of(data)
@@ -211,7 +217,7 @@ def test_every_flipped_bit_of_the_log_is_refused_with_its_place() -> None:
                 wrong.append(f"byte {at}: {error}")
         else:
             wrong.append(f"byte {at} passed: {found.flaw}")
-    assert wrong == []
+    return wrong
 
 
 @pytest.mark.guarantee("G9")
