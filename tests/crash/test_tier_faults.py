@@ -18,8 +18,11 @@ from holdfast.testing import CrashFilesystem, ManualClock
 from holdfast.testing.objects import Fault, FaultyObjects, MemoryObjects
 from holdfast.tier.journal import Journal
 from holdfast.tier.objects import Objects
+from tests.faults import figures
 from tests.unit.tier.rig import Rig, values_of
 
+AREA = "tier"
+CLAIM = "no failed request to the object store makes a false durable acknowledgement"
 FRAMES = 2
 LITTLE_ROOM = {"retention": {"local": "5KiB"}}
 """One segment fits."""
@@ -99,21 +102,25 @@ def count_requests() -> int:
     return len(objects.requests)
 
 
-def fail_once(number: int, fault: Fault) -> None:
+def fail_once(number: int, fault: Fault) -> int:
+    """How often the bucket was looked into, since something was told."""
     inner = MemoryObjects()
     objects = FaultyObjects(inner, {number: fault})
+    workload = Workload(inner, objects)
     try:
-        Workload(inner, objects).run()
+        workload.run()
     except Exception as error:
         error.add_note(f"{fault} at request {number}: {objects.requests[number]}")
         raise
+    return workload.checks
 
 
 @pytest.mark.guarantee("G5")
 def test_no_failed_request_makes_a_false_durable_ack() -> None:
     """Every third request fails once; the ways take turns."""
-    for number, fault in zip(range(0, count_requests(), 3), cycle(Fault), strict=False):
-        fail_once(number, fault)
+    numbers = range(0, count_requests(), 3)
+    looks = sum(fail_once(number, fault) for number, fault in zip(numbers, cycle(Fault), strict=False))
+    figures.note(AREA, CLAIM, failed_requests=len(numbers), ways=len(Fault), looks_into_the_bucket=looks)
 
 
 @pytest.mark.long
@@ -121,5 +128,7 @@ def test_no_failed_request_makes_a_false_durable_ack() -> None:
 @pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("fault", Fault)
 def test_no_fault_at_any_request_makes_a_false_durable_ack(fault: Fault) -> None:
-    for number in range(count_requests()):
-        fail_once(number, fault)
+    requests = count_requests()
+    looks = sum(fail_once(number, fault) for number in range(requests))
+    claim = f"{CLAIM} ({fault.name.lower().replace('_', ' ')})"
+    figures.note(AREA, claim, profile="long", failed_requests=requests, looks_into_the_bucket=looks)

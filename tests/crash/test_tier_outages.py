@@ -6,7 +6,8 @@ import pytest
 
 from tests.conformance import s3servers
 from tests.conformance.faultproxy import Way, fault_proxy
-from tests.crash.test_tier_faults import FRAMES, Workload
+from tests.crash.test_tier_faults import AREA, FRAMES, Workload
+from tests.faults import figures
 
 pytest.importorskip("obstore")
 from holdfast.tier.cloud import CloudObjects
@@ -26,3 +27,10 @@ def test_every_request_of_a_run_fails_once_and_nothing_false_is_told() -> None:
         assert workload.checks >= FRAMES
         assert set(proxy.failed.values()) == set(Way)
         assert len(proxy.failed) > 20
+        figures.note(
+            AREA,
+            "a real S3 client whose every request fails once is told nothing false",
+            failed_requests=len(proxy.failed),
+            ways=len(Way),
+            looks_into_the_bucket=workload.checks,
+        )
