@@ -5,17 +5,20 @@ The limits hold the same rows in Parquet files and never see our source: Spark r
 to Parquet again. A rate is of the bytes of our segments, whoever moves the rows, so that rates compare as times do.
 
 Figures are in CPU seconds of everything that took part, Spark's JVM and its Python workers, because they depend less on
-what else the machine does than seconds of a clock. Each case runs once to warm up and is then measured.
+what else the machine does than seconds of a clock. Each case runs once to warm up and is then measured. A streaming
+query starts a Python that plans for it, whatever there is to read: that is the row of a query that lands nothing.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import psutil
 import pyarrow as pa
@@ -39,6 +42,7 @@ Place = tuple[str, dict[str, str]]
 PATIENCE_S = 60.0
 TRIGGERS = 50
 """Micro-batches of one event."""
+FRESH_EVENTS = 20
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def run(bench: Bench) -> list[Result]:
     store, parquet = bench.directory / "store", bench.directory / "parquet"
     parquet.mkdir()
     different = [events(ROWS + number) for number in range(DIFFERENT)]
-    calls = int(bench.scale(0.5 * GB, 0.1 * GB)) // len(different[0].serialize())
+    calls = int(bench.scale(1 * GB, 0.1 * GB)) // len(different[0].serialize())
     batches = [different[number % DIFFERENT] for number in range(calls)]
     with Store.open(store) as opened:
         for batch in batches:
@@ -95,7 +99,7 @@ def run(bench: Bench) -> list[Result]:
     case = Case(spark, bench.directory, sum(file.stat().st_size for file in files),
                 sum(batch.num_rows for batch in batches))  # fmt: skip
     try:
-        return [*_reading(case, files), *_writing(case), *_triggers(case)]
+        return [*_reading(case, files), *_writing(case), *_triggers(case), _freshness(case)]
     finally:
         spark.stop()
 
@@ -124,11 +128,13 @@ def _writing(case: Case) -> list[Result]:
     rows = measured(lambda: _to_table(case))
     copied = measured(lambda: _copy(case))
     landed = measured(lambda: _landed(case))
+    nothing = measured(lambda: _landed(case, startingOffsets="latest"))
     with serving(case.directory / "server") as server:
         sent = measured(lambda: _to_channel(case, server.admin))
     return [
         _result(case, "to a Parquet table, rows", rows, copied, limit_is=COPY),
         _result(case, "to a Parquet table, landed", landed, copied, limit_is=COPY, target=Target(2, of_ratio=True)),
+        Result("spark", "a query that lands nothing", nothing.cpu_s, "CPU s", also={"s": nothing.wall_s}),
         _result(case, "to a channel", sent),
     ]
 
@@ -155,6 +161,36 @@ def _triggers(case: Case) -> list[Result]:
                also={"ms": cost.wall_s / TRIGGERS * 1e3, "rate source ms": bare.wall_s / TRIGGERS * 1e3})
         for name, cost in costs.items()
     ]  # fmt: skip
+
+
+def _freshness(case: Case) -> Result:
+    """From `send` of one event to a `foreachBatch` that has it; the query is there already, and nothing else to do."""
+    arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def take(frame: DataFrame, _: int) -> None:
+        for row in frame.collect():
+            arrived.put(row.n)
+
+    with serving(case.directory / "freshness") as server, Sender(addr=server.address) as sender:
+        sender.send(CHANNEL, {"n": 0})
+        sender.drain(PATIENCE_S)
+        options = {"addr": server.admin, "channel": CHANNEL, "tailLatency": "low"}
+        stream = case.spark.readStream.format("holdfast").options(**options).load()
+        writer = stream.writeStream.foreachBatch(take)
+        query = writer.option("checkpointLocation", case.fresh("checkpoint")).start()
+        took_s = []
+        for number in range(FRESH_EVENTS + 1):
+            started = time.perf_counter()
+            if number:
+                sender.send(CHANNEL, {"n": number})
+                sender.flush()
+            while arrived.get(timeout=PATIENCE_S) != number:
+                pass
+            took_s.append(time.perf_counter() - started)
+        query.stop()
+    also: dict[str, float | str] = {"s at most": max(took_s[1:]), "events": FRESH_EVENTS}
+    return Result("spark", "from send to foreachBatch, one event, tailLatency=low", median(took_s[1:]), "s (p50)",
+                  target=Target(1, at_least=False), also=also)  # fmt: skip
 
 
 def _result(
@@ -219,9 +255,9 @@ def _copy(case: Case) -> None:
     case.spark.read.parquet(case.parquet).write.option("compression", "zstd").parquet(case.fresh("copied"))
 
 
-def _landed(case: Case) -> None:
-    to = {"table": "parquet", "path": case.fresh("landed")}
-    query = land(case.spark, case.source, to, checkpoint=case.fresh("checkpoint"), trigger={"availableNow": True})
+def _landed(case: Case, **options: str) -> None:
+    source, to = {**case.source, **options}, {"table": "parquet", "path": case.fresh("landed")}
+    query = land(case.spark, source, to, checkpoint=case.fresh("checkpoint"), trigger={"availableNow": True})
     query.awaitTermination()
 
 
