@@ -4,8 +4,10 @@
                                                    retention deletes what is confirmed
 
 `HOLDFAST_SOAK_S` is how long; without it 5 s in the quick profile and an hour in the long one. The producers keep a
-steady rate that a part of a machine can carry: this is about time and faults. Every event is counted at the consumer,
-by producer and number: it comes at least once, and the store has it once.
+steady rate that a part of a machine can carry: this is about time and faults. What the consumer got, said and was told,
+its marks, what retention took and who was killed is one history for the checker (`wholeframes.py`): every event comes,
+in the order in which its producer sent it, from one place, and never again once it was told that its confirmation is
+durable; marks never move back or pass what was not confirmed; only what is confirmed goes.
 
 Memory, descriptors and disk of the server are looked at before every fault; the last third of the run may not need more
 than the first two did. Events that the consumer still has to confirm are rightly on disk, and are taken off. When it
@@ -33,6 +35,7 @@ import pytest
 from holdfast import Consumer, Sender
 from holdfast.clock import NS_PER_S, Clock, SystemClock
 from holdfast.consumer.adminclient import AdminClient, ServerAt
+from holdfast.consumer.messages import Delivery
 from holdfast.errors import HoldfastError
 from holdfast.model.intervals import IntervalSet
 from holdfast.sender import dialing
@@ -41,6 +44,7 @@ from tests.e2e.nursed import NursedServer
 from tests.e2e.nursery import Child, Nursery
 from tests.e2e.served import PATIENCE_S
 from tests.faults import figures, killing, soak_producer
+from tests.faults.wholeframes import UNKNOWN_SESSION, WholeFrames
 from tests.unit.sender.proxy import Proxy
 
 AREA = "soak"
@@ -59,6 +63,11 @@ EVENT_BYTES = 24
 """Of the columns of an event, the least that it takes on disk."""
 LEFT_BYTES_MAX = 2 << 20
 """In the files of events when all are confirmed: two segments, one of which is not sealed."""
+LIFE_EVENTS_MAX = 10_000_000
+"""Tells the numbers of the processes of a producer apart."""
+READER = "reader"
+SETTLED_EVERY = 4
+"""Of the deliveries, every so many are confirmed with `ack_sync`, which says when that is durable."""
 GROWTH_AFTER_S = 120.0
 """Shorter runs are all beginning."""
 
@@ -69,12 +78,13 @@ class Faller:
     def __init__(self, nursery: Nursery, conf: str, number: int) -> None:
         self.number = number
         self.published: list[tuple[int, int]] = []
-        """First and last number of every life, as far as it said."""
+        """First and last number of every life, as far as it said; the last is one less if it said nothing."""
         self._nursery, self._conf = nursery, conf
-        self._first = 0
+        self._lives = 0
         self.start()
 
     def start(self) -> None:
+        self._first, self._lives = self._lives * LIFE_EVENTS_MAX, self._lives + 1
         target = "tests.faults.soak_producer:main"
         self._child: Child = self._nursery.start(target, self._conf, CHANNEL, self.number, self._first)
         self._last = self._first - 1
@@ -87,18 +97,16 @@ class Faller:
                 self._last = int(line)
 
     def so_far(self) -> list[tuple[int, int]]:
-        """First and last number of every life, and of the one of now."""
-        return [*self.published, (self._first, self._last)]
+        """First and last number of every life that has said something, and of the one of now."""
+        lives = [*self.published, (self._first, self._last)] if self._child.status is None else self.published
+        return [(first, last) for first, last in lives if first <= last]
 
     def kill(self) -> None:
-        """What it said counts; the next life has numbers of its own, far above."""
+        """What it said counts; the next life has numbers of its own, far above. What it did not say may come, too."""
         self._child.kill()
         self._thread.join(PATIENCE_S)
         self._child.output.close()
-        if self._last >= self._first:
-            self.published.append((self._first, self._last))
-        self._first = (self._last // 10_000_000 + 1) * 10_000_000
-        self._last = self._first - 1
+        self.published.append((self._first, self._last))
 
 
 @dataclass
@@ -107,9 +115,9 @@ class Reader:
 
     port: int
     seen: dict[int, IntervalSet] = field(default_factory=dict)
-    events: int = 0
     again: int = 0
     seqs: IntervalSet = field(default_factory=IntervalSet)
+    frames: WholeFrames = field(default_factory=lambda: WholeFrames(CHANNEL, READER, soak_producer.ROWS))
     failures: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -117,26 +125,46 @@ class Reader:
         conf = f"ws::addr=127.0.0.1:{self.port};"
         options = {
             "channel": CHANNEL,
-            "durable": "reader",
+            "durable": READER,
             "batch_rows": 8192,
             "max_inflight": 100_000,
             "ack_wait": 5.0,
         }
         with Consumer.from_conf(conf, **options) as consumer:
-            while not stop.is_set():
-                for delivery in consumer.deliveries(timeout=0.5):
-                    with self.lock:
-                        self.take(delivery.batch, delivery.ranges)
-                    with suppress(HoldfastError):  # it comes again
-                        delivery.ack()
-                    if stop.is_set():
-                        break
+            deliveries, mark, number = self.deliveries(consumer, stop), 0, 0
+            for number, (delivery, session) in enumerate(deliveries):
+                if consumer.mark != mark:
+                    mark = consumer.mark
+                    self.frames.mark(mark)
+                with self.lock:
+                    self.take(delivery, session)
+                self.answer(delivery, waits=number % SETTLED_EVERY == 0)
 
-    def take(self, batch: object, ranges: tuple[tuple[int, int], ...]) -> None:
-        producers, numbers, checks = (np.asarray(batch.column(name)) for name in ("producer", "n", "check"))  # type: ignore[attr-defined]
+    @staticmethod
+    def deliveries(consumer: Consumer, stop: threading.Event) -> Iterator[tuple[Delivery, int]]:
+        """What comes, each with its connection, or -1 if it may be of one or the other."""
+        while not stop.is_set():
+            before = consumer.statistics().reconnects
+            delivery = next(consumer.deliveries(timeout=0.5), None)
+            if delivery is not None:
+                yield delivery, before if consumer.statistics().reconnects == before else UNKNOWN_SESSION
+
+    def answer(self, delivery: Delivery, *, waits: bool) -> None:
+        """Done with."""
+        self.frames.ack(delivery.ranges)
+        with suppress(HoldfastError):  # it comes again
+            if waits:
+                delivery.ack_sync()
+                self.frames.settle(delivery.ranges)
+            else:
+                delivery.ack()
+
+    def take(self, delivery: Delivery, session: int) -> None:
+        producers, numbers, checks = (np.asarray(delivery.batch.column(name)) for name in ("producer", "n", "check"))
         if not (numbers == checks).all():
             self.failures.append("a value is not what was sent")
-        for first, last in ranges:
+        self.frames.deliver(producers, numbers, delivery.ranges, again=delivery.redelivered, session=session)
+        for first, last in delivery.ranges:
             self.again += self.seqs.count(first, last)
             self.seqs.add(first, last)
         for producer in np.unique(producers):
@@ -146,7 +174,6 @@ class Reader:
             found = self.seen.setdefault(int(producer), IntervalSet())
             for start, end in zip(starts, ends, strict=True):
                 found.add(int(mine[start]), int(mine[end]))
-        self.events += len(numbers)
 
     def distinct(self) -> int:
         """Different events that were seen."""
@@ -179,6 +206,17 @@ def bytes_of(directory: Path) -> int:
         with suppress(OSError):  # it went in the meantime
             found += path.stat().st_blocks * 512 if path.is_file() else 0
     return found
+
+
+def first_seq_of(admin: AdminClient) -> int:
+    """Where the channel begins; 0 before there is one."""
+    found = [item for item in admin.pages("channels") if item["name"] == CHANNEL]
+    return int(found[0]["first_seq"] or 0) if found else 0
+
+
+def mark_of(admin: AdminClient) -> int:
+    """How far all is confirmed."""
+    return max(int(channel["mark"]) for item in admin.pages("subscribers") for channel in item["channels"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +260,10 @@ class Watch:
 
     def look(self, server: NursedServer, reader: Reader, fallers: list[Faller], faults: int) -> None:
         """One line. The server is up, as each fault heals before it returns."""
-        process = psutil.Process(server.pid)
-        subscribers = AdminClient(ServerAt(server.admin), patience_s=PATIENCE_S).pages("subscribers")
+        process, admin = psutil.Process(server.pid), AdminClient(ServerAt(server.admin), patience_s=PATIENCE_S)
+        with reader.lock:
+            reader.frames.evict(first_seq_of(admin))
+        subscribers = admin.pages("subscribers")
         look = Look(
             seconds=round((self._clock.monotonic_ns() - self._started_ns) / NS_PER_S, 1),
             faults=faults,
@@ -264,9 +304,15 @@ class Nemesis:
     """Hurts one part after the other, and lets it heal."""
 
     def __init__(
-        self, server: NursedServer, networks: tuple[Proxy, Proxy], fallers: list[Faller], chance: random.Random
+        self,
+        server: NursedServer,
+        networks: tuple[Proxy, Proxy],
+        fallers: list[Faller],
+        chance: random.Random,
+        told: Callable[[str], None],
     ) -> None:
-        self.server, self.networks, self.fallers, self.chance = server, networks, fallers, chance
+        """`told` hears who is killed."""
+        self.server, self.networks, self.fallers, self.chance, self._told = server, networks, fallers, chance, told
         self.faults = 0
         self._pause = threading.Event()
 
@@ -280,6 +326,7 @@ class Nemesis:
 
     def _kill_server(self) -> None:
         self.server.kill()
+        self._told("server")
         port = self.server.start_elsewhere()
         for network in self.networks:
             network.lead_to(port)
@@ -292,6 +339,7 @@ class Nemesis:
     def _kill_producer(self) -> None:
         faller = self.chance.choice(self.fallers)
         faller.kill()
+        self._told(f"producer {faller.number}")
         faller.start()
 
     def _cut(self) -> None:
@@ -341,7 +389,7 @@ def test_system_under_a_nemesis_loses_nothing_and_does_not_grow(
         reading = threading.Thread(target=reader.run, args=(stop,))
         reading.start()
         fallers = [Faller(nursery, conf_of(network.port, tmp_path, number), number) for number in range(PRODUCERS)]
-        nemesis = Nemesis(server, (network, readers_network), fallers, chance)
+        nemesis = Nemesis(server, (network, readers_network), fallers, chance, reader.frames.crash)
         try:
             end_ns = clock.monotonic_ns() + int(duration_s * NS_PER_S)
             while clock.monotonic_ns() < end_ns:
@@ -353,9 +401,12 @@ def test_system_under_a_nemesis_loses_nothing_and_does_not_grow(
                 faller.kill()
             finish(reader, fallers, [conf_of(network.port, tmp_path, faller.number) for faller in fallers])
             left = watch.emptied()
+            mark = final_mark(server, reader)
             stop.set()
             reading.join(PATIENCE_S)
         server.terminate()
+    reader.frames.mark(mark)
+    assert mark == reader.seqs.highest, "not all is confirmed"
     judge(reader, fallers)
     assert left <= LEFT_BYTES_MAX, f"all is confirmed, and {left} bytes of events are still there"
     if duration_s >= GROWTH_AFTER_S:
@@ -368,6 +419,7 @@ def test_system_under_a_nemesis_loses_nothing_and_does_not_grow(
         events=reader.distinct(),
         faults=nemesis.faults,
         redelivered=reader.again,
+        happenings_judged=len(reader.frames.history),
         owed_at_most=max(look.owed for look in watch.looks),
         memory_MiB=told(watch.peaks(lambda look: look.rss >> 20)),
         descriptors=told(watch.peaks(lambda look: look.descriptors)),
@@ -405,11 +457,19 @@ def finish(reader: Reader, fallers: list[Faller], confs: list[str]) -> None:
         pause.wait(0.2)
 
 
+def final_mark(server: NursedServer, reader: Reader) -> int:
+    """The mark when all that came is confirmed; what it is then if that does not happen."""
+    admin = AdminClient(ServerAt(server.admin), patience_s=PATIENCE_S)
+    pause, clock = threading.Event(), SystemClock()
+    give_up_ns = clock.monotonic_ns() + int(PATIENCE_S * NS_PER_S)
+    while (mark := mark_of(admin)) < (reader.seqs.highest or 0) and clock.monotonic_ns() < give_up_ns:
+        pause.wait(0.2)
+    return mark
+
+
 def judge(reader: Reader, fallers: list[Faller]) -> None:
     assert reader.failures == []
-    assert reader.missing(fallers) == [], "published and never delivered"
-    stored = sum(last - first + 1 for first, last in reader.seqs)
-    assert stored == reader.distinct(), "an event has two places in the channel"
+    reader.frames.judge({faller.number: faller.published for faller in fallers}, LIFE_EVENTS_MAX)
 
 
 def judge_growth(watch: Watch) -> None:
