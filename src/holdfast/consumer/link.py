@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+from picows import WSCloseCode, WSFrame, WSMsgType, WSTransport
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.consumer.answers import LINGER_S, Answers
@@ -38,7 +38,7 @@ from holdfast.consumer.core import (
 from holdfast.consumer.redialing import Redialing
 from holdfast.errors import Closed, HoldfastError
 from holdfast.sender.conf import SenderConfig
-from holdfast.sender.dialing import DialFailed, Door, dial
+from holdfast.sender.dialing import DialFailed, Door, Listener, dial
 from holdfast.sender.happenings import ConnectionEvent, EventKind
 from holdfast.telemetry import event
 from holdfast.wire import consume
@@ -298,7 +298,7 @@ class Link:
         self._listeners.event(happened)
 
 
-class _Session(WSListener):
+class _Session(Listener):
     """One connection, as the transport sees it."""
 
     def __init__(self, link: Link) -> None:

@@ -24,6 +24,7 @@ from holdfast.errors import Forbidden, HoldfastError, InvalidConfig, Unauthentic
 from holdfast.sender.conf import SenderConfig
 from holdfast.sender.core import DialFailure, Outcome, unconfirmed
 from holdfast.sender.keys import Address
+from holdfast.traffic import Traffic, traffic_of
 
 VERSION = 1
 REPLY_BYTES_MAX = 1 << 20
@@ -36,6 +37,21 @@ ABANDON_S = 1.0
 """How long an attempt may take to end that failed, or is not wanted any more."""
 LOOK_EVERY_S = 0.005
 _READABLE_TEXT_MAX = 200
+
+
+class Listener(WSListener):
+    """What a connection is used by. An answer to a ping that is late is waited for as long as anything moves: it stands
+    behind a large message, or the ping does, on a slow line."""
+
+    def send_user_specific_ping(self, transport: WSTransport) -> None:
+        """picows asks whether the server lives, and looks for the answer after `PONG_TIMEOUT_S`."""
+        before = traffic_of(transport.underlying_transport)
+        asyncio.get_running_loop().call_later(PONG_TIMEOUT_S, self._look, transport, before)  # before picows looks
+        transport.send_ping()
+
+    def _look(self, transport: WSTransport, before: Traffic) -> None:
+        if traffic_of(transport.underlying_transport).has_moved_since(before):
+            transport.notify_user_specific_pong_received()  # it is asked anew
 
 
 class Door(NamedTuple):

@@ -25,14 +25,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
-from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+from picows import WSCloseCode, WSFrame, WSMsgType, WSTransport
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.errors import Category, HoldfastError, SenderHalted
 from holdfast.sender.conf import SenderConfig
 from holdfast.sender.core import Acknowledge, CoreOptions, Dial, Effect, Halt, Hangup, LinkCore, Opening, Pause, Reject
 from holdfast.sender.cursor import Cursor
-from holdfast.sender.dialing import DialFailed, dial
+from holdfast.sender.dialing import DialFailed, Listener, dial
 from holdfast.sender.encoding import dictionary_of, is_empty_qwp
 from holdfast.sender.errorinbox import log_event
 from holdfast.sender.happenings import ConnectionEvent, EventKind, SenderError
@@ -393,7 +393,7 @@ class Link:
         self._listeners.event(happened)
 
 
-class _Session(WSListener):
+class _Session(Listener):
     """One connection, as the transport sees it."""
 
     def __init__(self, link: Link) -> None:

@@ -9,7 +9,9 @@ Promises:
 - Reading stops while anybody has a reason to (`pause`) and goes on when the last one took it back. What had arrived
   before still comes, at most one read buffer.
 - A peer that does not read is not read either, so its answers never pile up; one that is silent is asked (ping), then
-  dropped.
+  dropped. Silent is one from which no byte comes and that takes none of what waits for it, so a slow line is not.
+- A message comes within bounds: one that brings less than `LEAST_BYTES_PER_S` for `ingest.idle_timeout` ends the
+  connection. No peer holds a part of a message for ever.
 - After `close` nothing is handed on. The socket stays open for a moment, so that the peer finds out why.
 """
 
@@ -22,16 +24,19 @@ from typing import Protocol
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
+from holdfast.clock import NS_PER_S
 from holdfast.config.server import ServerConfig
 from holdfast.server.access import Principal
 from holdfast.server.state import ConnectionInfo
 from holdfast.telemetry import event
+from holdfast.traffic import Traffic, traffic_of
 
 WRITE_BUFFER_BYTES_MAX = 256 << 10
 """Answers a peer has not taken yet; an answer has tens of bytes, so thousands fit."""
 LINGER_S = 1.0
 """How long a closed connection waits for the peer to close too before the socket goes."""
-
+LEAST_BYTES_PER_S = 1024
+"""What a message on its way brings at least, over `ingest.idle_timeout`: the slowest modems have been faster."""
 
 SAFE_BYTES_MAX = 8192
 """Up to this `picows` copies a message together with its header before it sends it."""
@@ -105,6 +110,14 @@ class Connection(WSListener):
         self._heard_at_ns = info.opened_at_ns
         self._pinged_at_ns = info.opened_at_ns
         self._heard = False
+        self._asked: Traffic | None = None  # what had moved when the last ping went
+        self._came_bytes = 0
+        self._counted_at_ns, self._counted_bytes = info.opened_at_ns, 0
+        self._is_anew = True
+        self.part_bytes = 0
+        """What has come of a message that is not whole yet; kept by `unfinished`."""
+        self.messages = 0
+        """How many whole ones were handed on."""
         self.tail_bytes = -1
         """What the last read brought behind its last message; -1 if it brought none. See `unfinished`."""
 
@@ -125,12 +138,14 @@ class Connection(WSListener):
             return
         kind = frame.msg_type
         if kind == self._kind and frame.fin and not (self._in_parts or frame.rsv1 or frame.rsv2 or frame.rsv3):
-            self.handler.message(frame.get_payload_as_bytes())
+            self._hand_on(frame.get_payload_as_bytes())
+        elif kind == WSMsgType.PING:
+            self.transport.send_pong(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             self.info.goodbye = True
             self.close(WSCloseCode.OK)
             self.transport.disconnect()
-        elif kind not in {WSMsgType.PING, WSMsgType.PONG}:
+        elif kind != WSMsgType.PONG:
             if self._is_part(frame):
                 self._add_part(frame)
             else:
@@ -151,8 +166,13 @@ class Connection(WSListener):
             self.close(WSCloseCode.MESSAGE_TOO_BIG, self.info.last_error)
         elif frame.fin:
             whole, self._parts = bytes(self._parts), bytearray()
-            self.handler.message(whole)
+            self._hand_on(whole)
         self.tail_bytes = frame.tail_size + len(self._parts)
+
+    def _hand_on(self, message: bytes) -> None:
+        self.messages += 1
+        self._is_anew = True
+        self.handler.message(message)
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         """The socket is gone."""
@@ -204,7 +224,7 @@ class Connection(WSListener):
         self._pauses.discard(reason)
         self.info.paused = ", ".join(self._pauses)
         if not self._pauses:
-            self._heard = True  # while nothing was read, nothing could be heard
+            self._heard = self._is_anew = True  # while nothing was read, nothing could be heard
             if not self._closing:
                 self.transport.underlying_transport.resume_reading()
 
@@ -239,16 +259,47 @@ class Connection(WSListener):
 
     # -- called by the server ---------------------------------------------------------------------------------------
 
+    def received(self, count: int) -> None:
+        """So many bytes came, of whole messages or not."""
+        self._heard = True
+        self._came_bytes += count
+
     def sweep(self, now_ns: int, config: ServerConfig) -> None:
-        """Ask a silent peer whether it lives; drop one that has not said anything for too long."""
-        if self._closing:
+        """Ask a silent peer whether it lives; drop one that has been silent, or at one message, for too long."""
+        if self._closing or self._is_dripping(now_ns, config.ingest_idle_timeout_ns):
             return
         if self._heard or self._pauses - {Pause.PEER}:
             self._heard, self._heard_at_ns = False, now_ns
             return
         silent_ns = now_ns - self._heard_at_ns
         if silent_ns >= config.ingest_idle_timeout_ns:
+            if self._takes_something():
+                self._heard_at_ns = now_ns
+                return
             self.abort(f"silent for {silent_ns / 1e9:.0f} s")
         elif silent_ns >= config.ingest_ping_interval_ns <= now_ns - self._pinged_at_ns:
             self._pinged_at_ns = now_ns
+            self._asked = traffic_of(self.transport.underlying_transport)
             self.transport.send_ping()
+
+    def _takes_something(self) -> bool:
+        """Whether our ping waits behind messages of which some have left since."""
+        before, self._asked = self._asked, traffic_of(self.transport.underlying_transport)
+        return before is not None and self._asked.has_left_since(before)
+
+    def _is_dripping(self, now_ns: int, window_ns: int) -> bool:
+        """Drop a peer whose message on its way has brought too little for a whole window."""
+        if self._is_anew or self._pauses or not self.part_bytes:
+            self._count_from(now_ns)
+            return False
+        if now_ns - self._counted_at_ns < window_ns:
+            return False
+        brought_bytes = self._came_bytes - self._counted_bytes
+        self._count_from(now_ns)
+        if brought_bytes * NS_PER_S >= LEAST_BYTES_PER_S * window_ns:
+            return False
+        self.abort(f"a message brought {brought_bytes} bytes in {window_ns / NS_PER_S:g} s")
+        return True
+
+    def _count_from(self, now_ns: int) -> None:
+        self._counted_at_ns, self._counted_bytes, self._is_anew = now_ns, self._came_bytes, False

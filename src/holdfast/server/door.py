@@ -5,7 +5,8 @@ handshake is dropped after `ingest.handshake_timeout`, and earlier when more tha
 that has been at it longest goes first, so that slow ones never keep others out.
 
 What takes time for a caller, a password that is checked and a slot that is looked up, happens on a thread before the
-request is answered; the loop and everybody else on it go on meanwhile.
+request is answered; the loop and everybody else on it go on meanwhile. If it fails, the answer is 503, and the log says
+why.
 
 A path belongs to a `Route`. It sees the request of a caller that is authenticated, and answers with a refusal or with
 what to speak. Later protocols add a route; nothing else changes.
@@ -39,6 +40,7 @@ from holdfast.server.handshake import (
 )
 from holdfast.server.state import ConnectionInfo, ServerState
 from holdfast.server.unfinished import Unfinished
+from holdfast.telemetry import event
 from holdfast.wire.ingest import SlotOrigin
 
 HANDSHAKES_MAX = 256
@@ -76,8 +78,8 @@ class Opening:
 
 
 Route = Callable[[Upgrade], "Opening | Refusal"]
-Known = Principal | AccessRefused | RetryLater
-"""Who calls, or why nobody does."""
+Known = Principal | AccessRefused | RetryLater | Refusal
+"""Who calls, or why nobody does; a refusal if that could not be found out."""
 Answer = tuple[WSUpgradeResponse, Connection | None]
 
 
@@ -133,6 +135,8 @@ class Door:
                     principal.bind_slot(origin.slot_id)
             except (AccessRefused, RetryLater) as error:
                 return error
+            except Exception as error:  # nobody else would answer
+                return _failed(error, peer)
             return principal
 
         return identify
@@ -172,6 +176,8 @@ class Door:
             return refusal
         if known is None:
             return unavailable("the request was not understood; send its head as HTTP says")
+        if isinstance(known, Refusal):
+            return known
         if not isinstance(known, Principal):
             return refusal_of(known)
         try:
@@ -227,6 +233,12 @@ class Door:
         self.on_close(connection)
 
 
+def _failed(error: Exception, peer: str) -> Refusal:
+    """What a caller gets whose password or slot could not be looked up, as after an I/O error."""
+    event("server.handshake.fail", level=logging.ERROR, peer=peer, error=repr(error))
+    return unavailable("the server cannot look up its callers now; its log has the reason")
+
+
 def _peer_of(socket: Any) -> str:
     address = socket.get_extra_info("peername")
     return f"{address[0]}:{address[1]}" if address else "unknown"
@@ -249,7 +261,7 @@ class DoorProtocol(WSProtocol):  # type: ignore[misc]
             0,
             0,
             WSAutoPingStrategy.PING_WHEN_IDLE,
-            True,  # a ping is answered
+            False,  # pings are answered by the connection, which counts what they brought
             config.ingest_batch_bytes_max,
             None,
             READ_BUFFER_BYTES,
@@ -275,6 +287,8 @@ class DoorProtocol(WSProtocol):  # type: ignore[misc]
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came in. Those that end the head of a request wait until its homework is done."""
         if self._is_open:
+            if self._connection is not None:
+                self._connection.received(nbytes)
             super().buffer_updated(nbytes)
             if self._connection is not None and not self._connection.is_closing:
                 self._door.unfinished.received(self._connection, nbytes, self._room)

@@ -213,7 +213,7 @@ class Server:
             now_ns = self.state.clock.monotonic_ns()
             for connection in list(self.door.connections.values()):
                 connection.sweep(now_ns, self.state.config)
-            self.door.unfinished.sweep()
+            self.door.unfinished.sweep(now_ns, self.state.config.ingest_idle_timeout_ns)
             tier = self.state.tier
             failure = self.state.store.failure or (tier.failure if tier is not None else None)
             if failure is not None:

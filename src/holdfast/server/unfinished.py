@@ -7,7 +7,8 @@ Promises:
 - Unfinished messages of all connections together take `ingest.total_inflight`, one message and what each connection
   reads at once; no more. Above it whoever has just sent is not read any more, except the last one who still is.
 - Whoever waits is read again when there is room. One who has sent a part, sends nothing more and keeps others waiting
-  is dropped: it is found by the second look at the latest.
+  is dropped: it is found by the second look at the latest. So is one that drips while others wait, after
+  `ingest.idle_timeout`.
 - The room that a large message needed is given back when its connection is quiet.
 
 Everything happens on the event loop.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.clock import NS_PER_S
 from holdfast.disk.local import give_back_pages
 from holdfast.server.connection import Connection, Pause
 
@@ -32,6 +34,8 @@ class Unfinished:
         self._bytes: dict[Connection, int] = {}
         self._waiting: dict[Connection, None] = {}
         self._moved: set[Connection] = set()
+        self._held_up: dict[Connection, tuple[int, int]] = {}
+        """Who is read while others wait: since when, and how many messages it had sent before."""
         self._rooms: dict[Connection, Callable[[], memoryview]] = {}
         self.total_bytes = 0
 
@@ -41,6 +45,7 @@ class Unfinished:
         before = self._bytes.get(connection, 0)
         now = tail_bytes if tail_bytes >= 0 else before + count
         self.total_bytes += now - before
+        connection.part_bytes = now
         if now:
             self._bytes[connection] = now
         elif before:
@@ -57,7 +62,7 @@ class Unfinished:
     def gone(self, connection: Connection) -> None:
         """The connection ended."""
         self.total_bytes -= self._bytes.pop(connection, 0)
-        for table in (self._waiting, self._rooms):
+        for table in (self._waiting, self._rooms, self._held_up):
             table.pop(connection, None)
         self._moved.discard(connection)
         if self.total_bytes <= self._bytes_max():
@@ -65,15 +70,26 @@ class Unfinished:
         else:
             self._let_one_go_on()
 
-    def sweep(self) -> None:
+    def sweep(self, now_ns: int, patience_ns: int) -> None:
         """Look after those who stopped; called again and again."""
         moved, self._moved = self._moved, set()
         for connection in [quiet for quiet in self._rooms if quiet not in moved]:
             give_back_pages(self._rooms.pop(connection)())
-        if self._waiting:
-            for connection in [held for held in self._bytes if held not in moved and not held.is_paused]:
+        if not self._waiting:
+            self._held_up.clear()
+            return
+        self._held_up = {held: self._since(held, now_ns) for held in self._bytes if not held.is_paused}
+        for connection, (since_ns, _) in list(self._held_up.items()):
+            if connection not in moved:
                 connection.abort("sent a part of a message and stopped, while others had no room")
-            self._let_one_go_on()
+            elif now_ns - since_ns >= patience_ns:
+                connection.abort(f"a message took {patience_ns / NS_PER_S:g} s, while others had no room")
+        self._let_one_go_on()
+
+    def _since(self, connection: Connection, now_ns: int) -> tuple[int, int]:
+        """Since when others wait for the message that it is sending, which comes after so many."""
+        before = self._held_up.get(connection)
+        return before if before is not None and before[1] == connection.messages else (now_ns, connection.messages)
 
     def _is_another_read(self, connection: Connection) -> bool:
         return any(other is not connection and not other.is_paused for other in self._bytes)

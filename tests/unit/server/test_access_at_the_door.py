@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import ssl
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from holdfast.config.passwords import hash_password
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import Category
 from holdfast.model.frame import Entry
 from holdfast.server.access.tokens import TokenFile
+from holdfast.testing import CrashFilesystem
 from holdfast.wire import hfa
 from tests.conformance.certificates import OPENSSL, Certificates, make_certificates, make_client_certificate
 from tests.unit.server.harness import SLOT, RawClient, RunningServer, arrow_frame, open_client
@@ -51,6 +55,26 @@ def test_revoked_token_closes_its_live_connections(tmp_path: Path) -> None:
             assert goes.closed() == 1008  # found by the watch of the server
             stays.send(arrow_frame(1))
             stays.acknowledged(0)
+
+
+def test_slot_that_cannot_be_looked_up_is_answered_at_once_and_taken_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = CrashFilesystem()
+    who = base64.b64encode(b"a:a long password").decode()
+    slot = {"Authorization": f"Basic {who}", "X-Holdfast-Slot-Id": UUID, "X-Holdfast-First-Fsn": "0"}
+    users = {"a": {"password_hash": hash_password("a long password").text}}
+    settings = {"ingest.handshake_timeout": "10m", "auth.users": users}
+    with RunningServer(tmp_path, settings, access_filesystem=disk) as running:
+        disk.fail_when(lambda _operation, path: errno.EIO if "bindings" in path.name else None)
+        _, answer = open_client(running.port, headers=slot)
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+        assert running.ask(lambda: dict(running.server.state.totals.handshakes_refused)) == {503: 1}
+        assert "server.handshake.fail" in caplog.text
+        disk.stop_failing()
+        client, answer = open_client(running.port, headers=slot)
+        client.close()
+        assert answer.status == 101
 
 
 @pytest.mark.guarantee("G12")

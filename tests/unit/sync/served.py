@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from holdfast.clock import Clock
 from holdfast.config import StoreConfig
 from holdfast.config.sync import SyncConfig
 from holdfast.server.server import Parts, Server
@@ -29,11 +30,12 @@ class SyncServer(RunningServer):
         *,
         settings: Mapping[str, object] | None = None,
         store: Mapping[str, object] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.sync_config = SyncConfig.from_mapping(dict(sync or {}))
         kept = self.sync_config.keeping(StoreConfig())
         channels = {override.pattern.text: dict(override.values) for override in kept.channels}
-        super().__init__(directory, settings, store={"channels": channels, **(store or {})})
+        super().__init__(directory, settings, store={"channels": channels, **(store or {})}, clock=clock)
         self.desk: SyncDesk
 
     async def _serve(self) -> None:

@@ -337,6 +337,12 @@ class Transport:
         """Ask whether the client lives."""
         self._end.send(PING)
 
+    def send_pong(self, message: bytes = b"") -> None:
+        """Answer a ping: the network has done so."""
+
+    def get_extra_info(self, _name: str) -> None:
+        """There is no socket."""
+
     def send_close(self, code: WSCloseCode, reason: str = "") -> None:
         """Say why; the socket goes with `disconnect`."""
         self._end.close(code.value, reason)
