@@ -55,6 +55,8 @@ class SegmentRef:
     first_ingested_at_ns: int = 0
     first_event_time_ns: int | None = None
     last_event_time_ns: int | None = None
+    event_time_column: str = ""
+    """The column whose times these are, where that is known."""
     server: str = ""
     object_key: str = ""
     """Its name in the object store, where that is known."""

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from holdfast.spark.descriptors import describe
 from holdfast.spark.options import SourceOptions
 from holdfast.spark.planning import Task, pieces_of, tasks_of
-from holdfast.spark.pruning import Bounds, bounds_of
+from holdfast.spark.pruning import Bounds, bounds_of, check_event_time
 from holdfast.spark.reading import read_pieces, tell_lost
 from holdfast.spark.resolving import INTERACTIVE_PATIENCE_S, open_access, resolve
 from holdfast.spark.worker import settle
@@ -39,6 +39,7 @@ class BatchReader(DataSourceReader):
         end = {name: min(seq, reach[name]) for name, seq in end.items()}
         pieces, lost = pieces_of(access, start, end, {facts.key: facts.first_seq for facts in channels})
         tell_lost(lost, fail=options.fail_on_data_loss)
+        check_event_time(options.event_time, pieces)
         return tasks_of(self._bounds.cut(pieces))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -171,5 +171,6 @@ def _ref(channel: str, segment: PublishedSegment) -> SegmentRef:
         first_ingested_at_ns=meta.first_ingested_at_ns,
         first_event_time_ns=meta.first_event_time_ns,
         last_event_time_ns=meta.last_event_time_ns,
+        event_time_column=meta.event_time_column or "",
         remote=segment.remote,
     )

@@ -131,6 +131,7 @@ def _event_times(metas: Sequence[SegmentMeta]) -> tuple[int | None, int | None]:
 def joined_meta(metas: Sequence[SegmentMeta], segment_seq: int) -> SegmentMeta:
     """What the new segment says of itself (pure)."""
     first_event, last_event = _event_times(metas)
+    columns = {meta.event_time_column for meta in metas}
     return replace(
         metas[0],
         segment_seq=segment_seq,
@@ -141,6 +142,7 @@ def joined_meta(metas: Sequence[SegmentMeta], segment_seq: int) -> SegmentMeta:
         first_event_time_ns=first_event,
         last_event_time_ns=last_event,
         rows=sum(meta.rows for meta in metas),
+        event_time_column=columns.pop() if len(columns) == 1 else None,
     )
 
 

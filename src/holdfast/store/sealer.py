@@ -38,7 +38,7 @@ from holdfast.model.schema import schema_hash
 from holdfast.store.catalog import CatalogChannel, Publication, PublishedSegment, segment_file_name
 from holdfast.store.ground import Ground
 from holdfast.store.segments.combine import LazyBatches
-from holdfast.store.segments.metadata import SegmentMeta, event_time_range
+from holdfast.store.segments.metadata import SegmentMeta, event_time_range, time_column
 from holdfast.store.segments.runs import RunTable
 from holdfast.store.segments.writer import PrefixDiffers, SegmentFile, write_segment
 from holdfast.store.units import FrameBounds, SpentFile, Unit
@@ -156,6 +156,7 @@ class Sealer:
             signal=channel.limits.signal,
             schema_hash=schema_hash(unit.version.schema),
             rows=unit.end_seq - unit.first_seq,
+            event_time_column=time_column(unit.version.schema, channel.limits.event_time_column),
         )
         file = self._finish(unit, meta, runs) or self._write_anew(unit, meta, runs, batches)
         event_ids = [(digest, chunk.run.first_seq + n) for chunk in chunks for n, digest in enumerate(chunk.ids)]

@@ -120,6 +120,7 @@ _SCHEMAS: Json = {
         last_ingested_at_ns=_WHOLE,
         first_event_time_ns=_SOME,
         last_event_time_ns=_SOME,
+        event_time_column=_TEXT_OR_NONE,
         data=_TEXT,
     ),
     "Tier": _object(

@@ -176,6 +176,7 @@ def _segment_facts(segment: PublishedSegment) -> dict[str, object]:
         "last_ingested_at_ns": meta.last_ingested_at_ns,
         "first_event_time_ns": meta.first_event_time_ns,
         "last_event_time_ns": meta.last_event_time_ns,
+        "event_time_column": meta.event_time_column,
         "data": f"/api/v1/channels/{meta.channel}/segments/{meta.segment_seq}/data",
     }
 

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.store.segments.metadata import FORMAT_VERSION, SegmentMeta, event_time_range
+from holdfast.store.segments.metadata import FORMAT_VERSION, SegmentMeta, event_time_range, time_column
 
 META = SegmentMeta("ab" * 16, "trades", 7, 101, 103, 500, 510, 1_000, 2_000, None, None, "cd" * 16, 3)
 DAY_NS = 86_400 * 10**9
 
 
-@pytest.mark.parametrize("meta", [META, replace(META, first_event_time_ns=-5, last_event_time_ns=0, signal="logs")])
+@pytest.mark.parametrize("meta", [META, replace(META, first_event_time_ns=-5, last_event_time_ns=0, event_time_column="at")])
 def test_metadata_comes_back_from_the_footer_unchanged(meta: SegmentMeta) -> None:
     entries = meta.to_footer()
     assert entries["holdfast.format"] == str(FORMAT_VERSION)
@@ -63,3 +63,9 @@ def test_event_times_are_found_in_nanoseconds(values: list[Any], data_type: pa.D
 def test_without_the_column_there_are_no_event_times() -> None:
     assert event_time_range([pa.record_batch({"a": [1]})], "t") == (None, None)
     assert event_time_range([], "t") == (None, None)
+
+
+def test_only_a_column_of_times_is_named_as_that_of_the_range() -> None:
+    kinds = {"at": pa.timestamp("ns"), "day": pa.date32(), "n": pa.int64(), "text": pa.string()}
+    schema = pa.schema(list(kinds.items()))
+    assert [time_column(schema, name) for name in (*kinds, "none", "")] == ["at", "day", None, None, None, None]
