@@ -69,9 +69,16 @@ def moto() -> Iterator[S3Server]:
 @contextmanager
 def rclone(folder: Path) -> Iterator[S3Server]:
     """`rclone serve s3` over a folder; it overwrites."""
-    port, program = free_port(), rclone_command()
-    assert program is not None
     (folder / BUCKET).mkdir(parents=True)
+    with rclone_at(free_port(), folder) as server:
+        yield server
+
+
+@contextmanager
+def rclone_at(port: int, folder: Path) -> Iterator[S3Server]:
+    """The same at a port, over a folder that is there."""
+    program = rclone_command()
+    assert program is not None
     command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY_ID},{SECRET}"]
     with _running([*command, "--vfs-cache-mode", "off", str(folder)], port):
         yield S3Server(f"http://127.0.0.1:{port}", conditional=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.spark.access import SegmentRef
 from holdfast.spark.admission import NO_LIMITS, admit
 from holdfast.spark.options import Limits
-from holdfast.spark.planning import Piece, tasks_of
+from holdfast.spark.planning import PIECE_EVENTS_MIN, TASK_BYTES, Piece, tasks_of
 
 MB = 1 << 20
 
@@ -89,6 +89,15 @@ def test_tasks_hold_every_event_once_and_are_about_equal(sizes: list[tuple[int, 
     assert spans[-1][1] == first - 1
     assert all(after[0] == before[1] + 1 for before, after in pairwise(spans))
     assert all(task.pieces for task in tasks)
+    shares = [sum(part.size_bytes for part in task.pieces) for task in tasks]
+    planned = max(tasks_min, -(-sum(piece.size_bytes for piece in pieces) // TASK_BYTES))
+    least = max(-(-piece.size_bytes * PIECE_EVENTS_MIN // max(PIECE_EVENTS_MIN, rows_of(piece))) for piece in pieces)
+    rounding = len(spans)
+    assert max(shares) <= 2 * max(sum(shares) / planned, least) + rounding, "the share of a task, twice"
+
+
+def rows_of(piece: Piece) -> int:
+    return piece.last_seq - piece.first_seq + 1
 
 
 def test_large_segments_are_cut_and_small_ones_packed() -> None:

@@ -70,6 +70,22 @@ def test_columns_that_are_missing_are_null_and_others_are_left_out() -> None:
     assert fitted.to_pylist() == [{"b": None, "a": 1}]
 
 
+def test_a_column_that_grew_beside_one_of_its_name_is_not_taken_for_it() -> None:
+    """An older segment has `n` only; `N` came later."""
+    target = pa.schema([("n", pa.int64()), ("N", pa.int64())])
+    assert conform(pa.record_batch({"n": [1]}), target, channel="t", stored=True).to_pylist() == [{"n": 1, "N": None}]
+
+
+def test_names_inside_of_columns_are_compared_without_case() -> None:
+    kind = pa.struct([("a", pa.int64()), ("b", pa.large_list(pa.struct([("c", pa.string())])))])
+    kind = pa.struct([*kind, ("m", pa.map_(pa.string(), pa.struct([("v", pa.int64())])))])
+    stored = pa.record_batch({"s": pa.array([{"a": 1, "b": [{"c": "x"}], "m": [("k", {"v": 2})]}, None], kind)})
+    inner = [("B", pa.list_(pa.struct([("C", pa.string())]))), ("A", pa.int64())]
+    target = pa.schema([("S", pa.struct([*inner, ("M", pa.map_(pa.string(), pa.struct([("V", pa.int64())])))]))])
+    rows = conform(stored, target, channel="t", stored=True).to_pylist()
+    assert rows == [{"S": {"B": [{"C": "x"}], "A": 1, "M": [("k", {"V": 2})]}}, {"S": None}]
+
+
 def test_a_value_that_does_not_fit_is_refused_with_its_column() -> None:
     large, small = pa.record_batch({"a": [2**40]}), pa.schema([("a", pa.int32())])
     with pytest.raises(ColumnWidened, match=r"channel 't', column 'a'.*start the query again"):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from holdfast import Store
 from holdfast.clock import NS_PER_S
@@ -126,6 +127,18 @@ def test_a_schema_of_the_caller_chooses_columns(place: Place) -> None:
     all_columns = infer_schema(read_options(place.of(includeMetadata="true")))
     chosen = type(all_columns)([all_columns["_seq"], all_columns["b"]])
     assert rows_of(batch_of(place.of(), chosen)).to_pylist() == [{"_seq": 1, "b": "x"}]
+
+
+def test_names_of_columns_are_compared_without_case(place: Place) -> None:
+    place.store.commit("t", pa.record_batch({"n": [1], "Part": [{"inner": "x"}], "both": [2], "BOTH": [3]}))
+    place.store.flush()
+    inner = StructType([StructField("INNER", StringType())])
+    asked = [("N", LongType()), ("_SEQ", LongType()), ("part", inner), ("BOTH", LongType()), ("none", LongType())]
+    chosen = StructType([StructField(name, kind) for name, kind in asked])
+    row = {"N": 1, "_SEQ": 1, "part": {"INNER": "x"}, "BOTH": 3, "none": None}
+    assert rows_of(batch_of(place.of(), chosen)).to_pylist() == [row]
+    with pytest.raises(SchemaMismatch, match=r"column 'Both': expected one column, found both, BOTH: spell it"):
+        rows_of(batch_of(place.of(), StructType([StructField("Both", LongType())])))
 
 
 def test_several_channels_are_read_with_their_columns_together(place: Place) -> None:
@@ -359,9 +372,12 @@ def test_a_subscriber_keeps_the_start_and_the_place_of_a_query(server: Running) 
     assert resumed.initialOffset() == {"t": 36}, "a lost checkpoint goes on at the mark"
 
 
-def test_starting_at_a_subscriber_that_does_not_exist_is_refused(server: Running) -> None:
+@pytest.mark.parametrize("start", ["subscriber", '{"t": "subscriber"}', '{"t": 5, "u": "subscriber"}'])
+def test_starting_at_a_subscriber_that_does_not_exist_is_refused(server: Running, start: str) -> None:
+    options = options_of(server, subscriber="s", startingOffsets=start) | {"channel": "t,u"}
     with pytest.raises(BadRequest, match="no subscriber 's'"):
-        stream_of(options_of(server, subscriber="s", startingOffsets="subscriber")).initialOffset()
+        stream_of(options).initialOffset()
+    assert server.store.subscribers() == []
 
 
 def test_a_new_subscriber_starts_where_each_channel_is_told_to(server: Running) -> None:

@@ -27,12 +27,14 @@ Spark has surely committed, so that nothing is evicted before.
 | landed.py | the events of described segments, in the task that writes them |
 | tables/ | Parquet, Delta and Iceberg tables |
 | columns.py | channel columns as Spark columns |
+| naming.py | which stored column a name means |
 | otlp.py | OTLP requests that were kept as they came, opened on executors |
 | otlpsink.py | rows of OTLP columns to a server over HTTP, from `foreachBatch` |
 | access.py | what the source needs of a store, wherever it is |
 | embedded.py | access to the store in a directory |
 | remote.py | access to the store of a running server; the subscriber there |
 | many.py | several servers in one query |
+| waiting.py | a store that may be away, waited for |
 | tiered.py | access to the object store of a server, alone or behind another access |
 | sink.py | rows into a channel, once |
 | sinkoptions.py | the options of what is written |

@@ -32,6 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.errors import ColumnWidened, SchemaMismatch
+from holdfast.spark.naming import meant, spelled
 
 DECIMAL_DIGITS_MAX = 38
 
@@ -105,14 +106,16 @@ def _decimal(kind: pa.DataType) -> pa.DataType:
 def conform(batch: pa.RecordBatch, target: pa.Schema, *, channel: str, stored: bool = False) -> pa.RecordBatch:
     """The batch with the columns of `target`, in that order; those it does not have are null.
 
-    A value that does not fit is `SchemaMismatch`. `stored`: it is read from a channel, whose schema may have grown
-    since `target` was made, so it is `ColumnWidened`.
+    A value that does not fit is `SchemaMismatch`. `stored`: it is read from a channel. Its schema may have grown since
+    `target` was made, so that is `ColumnWidened`; and names are compared without case, as Spark does.
     """
+    there = batch.schema.names
+    names = meant(target.names, there, channel=channel) if stored else {name: name for name in there}
     columns = []
     for field in target:
-        at = batch.schema.get_field_index(field.name)
+        name = names.get(field.name)
         columns.append(
-            pa.nulls(batch.num_rows, field.type) if at < 0 else _cast(batch.column(at), field, channel, stored)
+            pa.nulls(batch.num_rows, field.type) if name is None else _cast(batch.column(name), field, channel, stored)
         )
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
@@ -120,12 +123,14 @@ def conform(batch: pa.RecordBatch, target: pa.Schema, *, channel: str, stored: b
 def _cast(array: pa.Array, field: pa.Field, channel: str, stored: bool) -> pa.Array:
     if array.type.equals(field.type):
         return array
+    kind = spelled(array.type, field.type, channel=channel) if stored else array.type
     try:
+        array = array if kind.equals(array.type) else array.view(kind)
         return pc.cast(array, options=pc.CastOptions(target_type=field.type, allow_time_truncate=True))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        kind = ColumnWidened if stored else SchemaMismatch
+        refusal = ColumnWidened if stored else SchemaMismatch
         grown = "; the channel may have grown: start the query again to take its schema of now" if stored else ""
-        raise kind(
+        raise refusal(
             channel=channel,
             column=field.name,
             expected=str(field.type),

@@ -66,6 +66,10 @@ class Positions:
         """The place of a channel."""
         return dict(self.by_channel).get(channel, self.everywhere)
 
+    def uses(self, word: Word) -> bool:
+        """Whether a word is the place of any channel."""
+        return word in (self.everywhere, *(place for _, place in self.by_channel))
+
     def at(self, addr: str) -> Positions:
         """The same of one server, by name; what names the server counts before what names all of them."""
         start = f"{addr}/"
@@ -240,11 +244,11 @@ def _check_together(read: SourceOptions) -> None:
             "subscriber out",
         ),
         (
-            lambda: _uses(read.starting, "subscriber") and not read.subscriber,
+            lambda: read.starting.uses("subscriber") and not read.subscriber,
             "startingOffsets",
             "is 'subscriber', but no subscriber is given",
         ),
-        (lambda: _uses(read.ending, "subscriber"), "endingOffsets", "cannot be 'subscriber'"),
+        (lambda: read.ending.uses("subscriber"), "endingOffsets", "cannot be 'subscriber'"),
         (lambda: read.ending.everywhere == "earliest", "endingOffsets", "cannot be 'earliest'"),
         (lambda: bool(read.token and read.token_file), "tokenFile", "and token are both given; give one"),
         (lambda: bool(read.token or read.token_file) and not read.addr, "token", "is for addr, which is not given"),
@@ -252,10 +256,6 @@ def _check_together(read: SourceOptions) -> None:
     for broken, name, reason in rules:
         if broken():
             raise InvalidConfig(key=name, reason=reason)
-
-
-def _uses(positions: Positions, word: Word) -> bool:
-    return word in (positions.everywhere, *(place for _, place in positions.by_channel))
 
 
 def _patterns(text: str) -> tuple[str, ...]:

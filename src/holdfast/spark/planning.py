@@ -7,11 +7,12 @@ out, is named as lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
+from holdfast.errors import UnknownChannel
 from holdfast.model.intervals import IntervalSet
 from holdfast.spark.access import SegmentRef, StoreAccess
 
@@ -70,7 +71,7 @@ def pieces_of(
         pieces += found
         missing = _missing(found, (first, end_seq - 1))
         if missing:
-            skipped = IntervalSet(access.skipped(channel) if channel in floors else [])
+            skipped = IntervalSet(_skipped(access, channel) if channel in floors else [])
             lost += [Lost(channel, *part) for gap in missing for part in skipped.missing(*gap)]
     return pieces, lost
 
@@ -81,13 +82,28 @@ def pieces_within(access: StoreAccess, channel: str, span: tuple[int, int]) -> l
     found: list[Piece] = []
     if first > last:
         return found
-    for segment in access.segments(channel, from_seq=first):
+    for segment in segments_of(access, channel, first):
         if segment.first_seq > last:
             break
         if segment.last_seq >= first:  # a list in pages has events twice if segments were put together meanwhile
             found.append(Piece(segment, max(first, segment.first_seq), min(last, segment.last_seq)))
             first = segment.last_seq + 1
     return found
+
+
+def segments_of(access: StoreAccess, channel: str, from_seq: int) -> Iterator[SegmentRef]:
+    """The segments of a channel; no more of them once it is removed."""
+    try:
+        yield from access.segments(channel, from_seq=from_seq)
+    except UnknownChannel:
+        return
+
+
+def _skipped(access: StoreAccess, channel: str) -> list[tuple[int, int]]:
+    try:
+        return access.skipped(channel)
+    except UnknownChannel:  # removed while it was looked at
+        return []
 
 
 def _missing(pieces: Sequence[Piece], span: tuple[int, int]) -> list[tuple[int, int]]:

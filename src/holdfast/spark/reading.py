@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from holdfast.errors import EventsGone
+from holdfast.errors import EventsGone, UnknownChannel
 from holdfast.model.intervals import IntervalSet
 from holdfast.model.schema import SYSTEM_COLUMNS
 from holdfast.spark.access import StoreAccess
 from holdfast.spark.columns import conform
+from holdfast.spark.naming import meant
 from holdfast.spark.planning import Lost, Piece, pieces_within
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.telemetry import event
@@ -39,7 +40,7 @@ def read_pieces(
             with access.opened(piece.segment) as reader:
                 for batch in _batches(reader, piece, target):
                     yield from slices(batch)
-        except FileNotFoundError:
+        except (FileNotFoundError, UnknownChannel):
             found, lost = _moved(access, piece) if moves else ([], [_lost(piece)])
             tell_lost(lost, fail=fail_on_data_loss)
             waiting += [(part, moves - 1) for part in reversed(found)]
@@ -59,8 +60,10 @@ def _lost(piece: Piece) -> Lost:
 
 def _batches(reader: SegmentReader, piece: Piece, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     channel = piece.segment.channel
-    system = [name for name in target.names if name in SYSTEM_COLUMNS]
-    stored = [name for name in target.names if name not in SYSTEM_COLUMNS]
+    there = [*reader.schema.names, *SYSTEM_COLUMNS]
+    wanted = dict.fromkeys(meant(target.names, there, channel=channel).values())
+    system = [name for name in wanted if name in SYSTEM_COLUMNS]
+    stored = [name for name in wanted if name not in SYSTEM_COLUMNS]
     for first_seq, batch in reader.batches(piece.first_seq, piece.last_seq, columns=stored):
         if system:
             extra = reader.runs.system_columns(system, channel=channel, first_seq=first_seq, rows=batch.num_rows)

@@ -84,6 +84,7 @@ class RemoteAccess:
                 first_ingested_at_ns=entry["first_ingested_at_ns"],
                 first_event_time_ns=entry["first_event_time_ns"],
                 last_event_time_ns=entry["last_event_time_ns"],
+                event_time_column=entry.get("event_time_column") or "",
             )
 
     def seal(self, channel: str) -> None:
@@ -131,15 +132,16 @@ class RemoteSubscriber:
         self._options = options
         self._client = client
         self._acked: dict[str, int] = {}
+        self._dropped: set[str] = set()
         self._known = False
 
     def start(self) -> dict[str, int]:
         """Register it, or find it; returns the first seq it has not confirmed, by channel."""
         known = self._find()
         if known is None:
-            if self._options.starting.everywhere == "subscriber":
+            if self._options.starting.uses("subscriber"):
                 reason = f"there is no subscriber {self._options.subscriber!r} at {self._client.addr} to start from"
-                raise BadRequest(f"startingOffsets is 'subscriber', but {reason}")
+                raise BadRequest(f"startingOffsets has 'subscriber', but {reason}")
             self._register_by_channel()
         found = self._register(list(self._options.patterns), self._options.starting.everywhere)
         return {lag["channel"]: lag["mark"] + 1 for lag in found["channels"]}
@@ -166,6 +168,7 @@ class RemoteSubscriber:
 
         The first time in a process it is registered, if it is not: a query that goes on from its checkpoint may read
         more channels than before. So it is when somebody has removed the name; what is gone then, planning notices.
+        A channel that was removed, or retired, stays in the offsets: there is nothing of it to confirm.
         """
         if not self._known:
             self._register(list(self._options.patterns), "earliest")
@@ -180,6 +183,14 @@ class RemoteSubscriber:
         self._acked.update(offsets)
 
     def _send(self, acks: list[dict[str, object]]) -> None:
+        while acks:
+            try:
+                self._post(acks)
+                return
+            except UnknownChannel as error:
+                acks = self._without_removed(acks, error.channel)
+
+    def _post(self, acks: list[dict[str, object]]) -> None:
         place = ("subscribers", self._options.subscriber, "acks")
         try:
             self._client.post(*place, body={"acks": acks})
@@ -187,6 +198,16 @@ class RemoteSubscriber:
             event("spark.subscriber.removed", level=logging.WARNING, subscriber=self._options.subscriber)
             self._register(list(self._options.patterns), "earliest")
             self._client.post(*place, body={"acks": acks})
+
+    def _without_removed(self, acks: list[dict[str, object]], removed: str) -> list[dict[str, object]]:
+        """Those of channels that are there. The server names one that is not; there may be thousands."""
+        followed = {lag["channel"] for lag in self._register(list(self._options.patterns), "earliest")["channels"]}
+        kept = [ack for ack in acks if ack["channel"] in followed - {removed}]
+        dropped = {str(ack["channel"]) for ack in acks} - {str(ack["channel"]) for ack in kept}
+        for channel in sorted(dropped - self._dropped):
+            event("spark.channel.removed", level=logging.WARNING, channel=channel, subscriber=self._options.subscriber)
+        self._dropped |= dropped
+        return kept
 
 
 def _facts(entry: Any) -> ChannelFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
@@ -21,17 +22,25 @@ from holdfast.spark.many import ManyServers, ManySubscribers, Subscriber
 from holdfast.spark.options import Place, Positions, SourceOptions
 from holdfast.spark.remote import RemoteAccess, RemoteSubscriber
 from holdfast.spark.tiered import TierAccess, TieredAccess
+from holdfast.spark.waiting import ROUND_S, PatientAccess, PatientSubscriber
 from holdfast.store.segments.runs import SYSTEM_TYPES
 from holdfast.tier.opening import open_objects
 
 INTERACTIVE_PATIENCE_S = 5.0
 """Somebody waits for the answer, and the address may be wrong."""
-STREAM_PATIENCE_S = 600.0
-"""How long a stream waits for a server that is away; a restart with a long recovery fits in."""
+RUN_PATIENCE_S = 600.0
+"""How long a run that ends by itself looks for its end; a restart with a long recovery fits in."""
+STREAM_PATIENCE_S = math.inf
+"""A query that ends because its server was away for long does not come back by itself."""
 
 
 def open_access(options: SourceOptions, *, patience_s: float, lenient: bool = False) -> StoreAccess:
     """The store that the options name. `lenient`: of several servers those that answer, if one does."""
+    access = _opened(options, patience_s=_at_a_time(patience_s), lenient=lenient)
+    return PatientAccess(access, patience_s) if patience_s and (options.tier or math.isinf(patience_s)) else access
+
+
+def _opened(options: SourceOptions, *, patience_s: float, lenient: bool) -> StoreAccess:
     if len(options.servers) > 1:
         accesses = {addr: _server(options.at(addr), patience_s) for addr in options.servers}
         return ManyServers(accesses, lenient=lenient)
@@ -41,6 +50,10 @@ def open_access(options: SourceOptions, *, patience_s: float, lenient: bool = Fa
     if options.addr:
         return TieredAccess(_server(options, patience_s), tier, local=bool(options.path))
     return TieredAccess(EmbeddedAccess(options), tier, local=True) if options.path else tier
+
+
+def _at_a_time(patience_s: float) -> float:
+    return ROUND_S if math.isinf(patience_s) else patience_s
 
 
 def _server(options: SourceOptions, patience_s: float) -> RemoteAccess:
@@ -57,13 +70,12 @@ def open_subscriber(
     if not options.subscriber:
         return None
     made = {
-        addr: RemoteSubscriber(options.at(addr), AdminClient(options.at(addr), patience_s=patience_s))
+        addr: RemoteSubscriber(options.at(addr), AdminClient(options.at(addr), patience_s=_at_a_time(patience_s)))
         for addr in options.servers
     }
-    if len(made) == 1:
-        return made[options.addr]
     chosen = {addr: subscriber for addr, subscriber in made.items() if only is None or addr in only}
-    return ManySubscribers(chosen, lenient=lenient)
+    found = made[options.addr] if len(made) == 1 else ManySubscribers(chosen, lenient=lenient)
+    return PatientSubscriber(found, patience_s) if math.isinf(patience_s) else found
 
 
 def resolve(access: StoreAccess, channels: Iterable[ChannelFacts], positions: Positions) -> Offsets:

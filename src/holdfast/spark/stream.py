@@ -14,9 +14,10 @@ The order in which Spark calls, and what is sure at that point:
 So the subscriber's mark never passes what is surely in the output (G8), and `latestOffset` is asked once more after
 the last batch of a query that ends. A new channel under a glob is read from its first event.
 
-A server that is away does not end a query: `latestOffset` answers that there is nothing new, everything else waits for
-`STREAM_PATIENCE_S`. A run that ends by itself (`availableNow`, `once`) takes that answer for its end, so there
-`latestOffset` waits too, for each server that it reached when it began. Without news `latestOffset` looks again for
+A server or object store that is away does not end a query: `latestOffset` answers that there is nothing new, everything
+else waits for as long as it takes (`waiting.py` says why that is safe). A run that ends by itself (`availableNow`,
+`once`) takes that answer for its end, so there `latestOffset` waits too, for `RUN_PATIENCE_S`, and for each server that
+it reached when it began. Without news `latestOffset` looks again for
 `POLL_S` before it answers, because Spark asks a source that answers at once some ninety times in a second.
 
 Spark makes this object in several processes; the constructor does nothing but keep its arguments.
@@ -24,9 +25,9 @@ Spark makes this object in several processes; the constructor does nothing but k
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import cast
 
@@ -42,18 +43,24 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.clock import NS_PER_S, SystemClock
-from holdfast.errors import ServerAway
+from holdfast.errors import UnknownChannel
 from holdfast.spark.access import ChannelFacts, SegmentRef, StoreAccess
 from holdfast.spark.admission import NO_LIMITS, Offsets, admit, canonical
 from holdfast.spark.batch import read_task
 from holdfast.spark.losses import Losses
 from holdfast.spark.many import ManyServers, Subscriber
 from holdfast.spark.options import SourceOptions
-from holdfast.spark.planning import Task, pieces_of, tasks_of
+from holdfast.spark.planning import Task, pieces_of, segments_of, tasks_of
 from holdfast.spark.reading import tell_lost
-from holdfast.spark.resolving import INTERACTIVE_PATIENCE_S, STREAM_PATIENCE_S, open_access, open_subscriber, resolve
-from holdfast.telemetry import event
+from holdfast.spark.resolving import (
+    INTERACTIVE_PATIENCE_S,
+    RUN_PATIENCE_S,
+    STREAM_PATIENCE_S,
+    open_access,
+    open_subscriber,
+    resolve,
+)
+from holdfast.spark.waiting import AWAY, Patience, PatientAccess, tell_away
 
 POLL_S = 0.5
 """How long `latestOffset` waits for news; stopping a query interrupts it."""
@@ -92,6 +99,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return open_access(self._options, patience_s=STREAM_PATIENCE_S)
 
     @cached_property
+    def _looking(self) -> StoreAccess:
+        """For a run that ends by itself, and looks for its end."""
+        return open_access(self._options, patience_s=RUN_PATIENCE_S)
+
+    @cached_property
     def _hasty(self) -> StoreAccess:
         """For calls that may be answered with "nothing new"."""
         return open_access(self._options, patience_s=0.0, lenient=True)
@@ -108,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _insisting(self) -> Subscriber | None:
         """For confirmations that must succeed."""
-        return open_subscriber(self._options, patience_s=STREAM_PATIENCE_S, only=self._reached)
+        return open_subscriber(self._options, patience_s=RUN_PATIENCE_S, only=self._reached)
 
     # -- where ------------------------------------------------------------------------------------------------------
 
@@ -134,7 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the channels reach, and what was lost, for progress reports."""
         try:
             return self._losses.shown_with(canonical(_ends(self._hasty.channels())))
-        except ServerAway:
+        except AWAY:
             return None
 
     def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> Offsets:
@@ -144,8 +156,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             _confirm(self._confirming, start)
             return self._news(canonical(start))
-        except ServerAway as away:
-            _tell_away(away)
+        except AWAY as away:
+            tell_away(away)
             threading.Event().wait(POLL_S)
             return canonical(start)
 
@@ -168,7 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ahead = _ahead(start, targets)
         if not ahead:
             return start
-        access = self._patient_at(ahead)
+        access = _holding(self._looking, ahead)
         limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._options.limits
         end = admit(start, ahead, limits, segments=_segments(access))
         self._foresee(access, start, end)
@@ -180,24 +192,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.tail_latency == "low":
             for facts in channels:
                 if facts.unsealed:
-                    self._hasty.seal(facts.key)
+                    _seal(self._hasty, facts.key)
         return self._noted(channels)
 
     def _reach(self) -> Offsets:
         """How far a run goes that ends by itself: to what there is now, at the servers that answer if one does."""
-        clock = SystemClock()
-        since_ns = clock.monotonic_ns()
-        while True:
-            try:
-                channels = self._all_sealed() if self._options.tail_latency == "low" else self._reaching.channels()
-            except ServerAway as away:
-                waited_s = (clock.monotonic_ns() - since_ns) / NS_PER_S
-                if waited_s >= STREAM_PATIENCE_S:
-                    raise ServerAway(addr=away.addr, reason=away.reason, waited_s=waited_s) from None
-                _tell_away(away)
-            else:
-                self._reached = frozenset(facts.server for facts in channels)
-                return self._noted(channels)
+        look = self._all_sealed if self._options.tail_latency == "low" else self._reaching.channels
+        channels = Patience(RUN_PATIENCE_S).spend(look)
+        self._reached = frozenset(facts.server for facts in channels)
+        return self._noted(channels)
 
     def _all_sealed(self) -> list[ChannelFacts]:
         """The channels, once everything that they have now is in segments, or `SEAL_PATIENCE_S` are over."""
@@ -208,7 +211,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not behind:
                 break
             for facts in behind:
-                self._reaching.seal(facts.key)
+                _seal(self._reaching, facts.key)
             threading.Event().wait(LOOK_EVERY_S)
             channels = self._reaching.channels()
         return channels
@@ -229,16 +232,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
-        access = self._patient_at(_ahead(start, end))
+        access = _holding(self._patient, _ahead(start, end))
         floors = {facts.key: facts.first_seq for facts in access.channels()}
         pieces, lost = pieces_of(access, start, end, floors)
         tell_lost(lost, fail=self._options.fail_on_data_loss)
         self._losses.add(lost)
         return tasks_of(pieces)
-
-    def _patient_at(self, channels: Iterable[str]) -> StoreAccess:
-        """Where these channels are; a server that has none of them need not answer."""
-        return self._patient.holding(channels) if isinstance(self._patient, ManyServers) else self._patient
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a task."""
@@ -250,8 +249,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark has committed everything below `end`."""
         try:
             _confirm(self._confirming, end)
-        except ServerAway as away:  # the next `latestOffset` says it again
-            _tell_away(away)
+        except AWAY as away:  # the next `latestOffset` says it again
+            tell_away(away)
 
 
 def _confirm(subscriber: Subscriber | None, offsets: Mapping[str, int]) -> None:
@@ -259,8 +258,14 @@ def _confirm(subscriber: Subscriber | None, offsets: Mapping[str, int]) -> None:
         subscriber.confirm(offsets)
 
 
-def _tell_away(away: ServerAway) -> None:
-    event("spark.server.away", level=logging.WARNING, addr=away.addr, reason=away.reason)
+def _holding(access: StoreAccess, channels: Iterable[str]) -> StoreAccess:
+    """Where these channels are; a server that has none of them need not answer."""
+    return access.holding(channels) if isinstance(access, ManyServers | PatientAccess) else access
+
+
+def _seal(access: StoreAccess, channel: str) -> None:
+    with suppress(UnknownChannel):  # removed meanwhile
+        access.seal(channel)
 
 
 def _ahead(start: Mapping[str, int], ends: Mapping[str, int]) -> Offsets:
@@ -269,7 +274,7 @@ def _ahead(start: Mapping[str, int], ends: Mapping[str, int]) -> Offsets:
 
 
 def _segments(access: StoreAccess) -> Callable[[str, int], Iterable[SegmentRef]]:
-    return lambda channel, from_seq: access.segments(channel, from_seq=from_seq)
+    return lambda channel, from_seq: segments_of(access, channel, from_seq)
 
 
 def _ends(channels: Sequence[ChannelFacts]) -> Offsets:

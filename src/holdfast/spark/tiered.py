@@ -5,7 +5,7 @@ asked of the server, which may be down or gone.
 
 Behind a directory or a server, it is where tasks read: an object is fetched straight from the store, and a segment that
 is damaged or missing in the directory is read from its object. The bytes must be the same: the checksum is the
-catalog's.
+catalog's. There, an object store that does not answer is passed over for `PAUSE_S` where a server can give the bytes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from holdfast.clock import NS_PER_S, SystemClock
 from holdfast.disk.filesystem import Mode
 from holdfast.disk.local import LocalFilesystem
-from holdfast.errors import BadRequest, DamagedData, DamagedObject, OnlyInTier, UnknownChannel
+from holdfast.errors import BadRequest, DamagedData, DamagedObject, OnlyInTier, TierUnavailable, UnknownChannel
 from holdfast.spark.access import ChannelFacts, SegmentRef, StoreAccess
+from holdfast.spark.waiting import tell_away
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.telemetry import event
 from holdfast.tier.journal import Journal
 from holdfast.tier.manifest import ManifestState, SegmentNote
 from holdfast.tier.objects import Objects
+
+PAUSE_S = 30.0
+"""An object store may take long to not answer; that is not waited for with each segment."""
 
 
 class Chosen(Protocol):
@@ -131,6 +136,8 @@ class TieredAccess:
         self._tier = tier
         self._local = local
         self._names: dict[int, str] = {}
+        self._clock = SystemClock()
+        self._away_until_ns = 0
 
     def channels(self) -> list[ChannelFacts]:
         """Of the store."""
@@ -148,30 +155,56 @@ class TieredAccess:
         """Of the store, with the names of their objects as far as they are uploaded."""
         looked = False
         for segment in self._store.segments(channel, from_seq=from_seq):
-            if segment.number not in self._names and not looked:
-                self._names, looked = self._tier.names(), True
+            if segment.number not in self._names and (segment.remote or not looked):
+                looked = True
+                self._look(needed=segment.remote)
             yield replace(segment, object_key=self._names.get(segment.number, ""))
+
+    def _look(self, *, needed: bool) -> None:
+        """The names of objects. A segment without one is read from the store, if it is there."""
+        if needed:
+            self._names = self._tier.names()
+        if needed or self._is_away():
+            return
+        try:
+            self._names = self._tier.names()
+        except TierUnavailable as error:
+            self._passed_over(error)
+
+    def _is_away(self) -> bool:
+        return self._clock.monotonic_ns() < self._away_until_ns
+
+    def _passed_over(self, error: TierUnavailable) -> None:
+        self._away_until_ns = self._clock.monotonic_ns() + round(PAUSE_S * NS_PER_S)
+        tell_away(error)
 
     @contextmanager
     def opened(self, segment: SegmentRef) -> Iterator[SegmentReader]:
         """From its file, else from its object, else from the server."""
-        places: list[StoreAccess] = [self._store, self._tier] if self._local else [self._tier, self._store]
         with ExitStack() as held:
-            yield _first(held, places if segment.object_key else [self._store], segment)
+            yield self._first(held, self._places(segment), segment)
+
+    def _places(self, segment: SegmentRef) -> list[StoreAccess]:
+        if not segment.object_key:
+            return [self._store]
+        if self._local:
+            return [self._store, self._tier]
+        return [self._store] if self._is_away() else [self._tier, self._store]
+
+    def _first(self, held: ExitStack, places: list[StoreAccess], segment: SegmentRef) -> SegmentReader:
+        """The first place whose bytes are right."""
+        for place in places[:-1]:
+            try:
+                return held.enter_context(place.opened(segment))
+            except TierUnavailable as error:
+                self._passed_over(error)
+            except (FileNotFoundError, DamagedData, OnlyInTier) as error:
+                event("spark.segment.elsewhere", level=logging.WARNING, channel=segment.channel, reason=error)
+        return held.enter_context(places[-1].opened(segment))
 
     def seal(self, channel: str) -> None:
         """Of the store."""
         self._store.seal(channel)
-
-
-def _first(held: ExitStack, places: list[StoreAccess], segment: SegmentRef) -> SegmentReader:
-    """The first place whose bytes are right."""
-    for place in places[:-1]:
-        try:
-            return held.enter_context(place.opened(segment))
-        except (FileNotFoundError, DamagedData, OnlyInTier) as error:
-            event("spark.segment.elsewhere", level=logging.WARNING, channel=segment.channel, reason=error)
-    return held.enter_context(places[-1].opened(segment))
 
 
 def _ref(note: SegmentNote) -> SegmentRef:
@@ -189,5 +222,6 @@ def _ref(note: SegmentNote) -> SegmentRef:
         first_ingested_at_ns=meta.first_ingested_at_ns,
         first_event_time_ns=meta.first_event_time_ns,
         last_event_time_ns=meta.last_event_time_ns,
+        event_time_column=meta.event_time_column or "",
         object_key=note.key,
     )
