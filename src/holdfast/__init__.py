@@ -23,6 +23,7 @@ each at its own pace. The parts, in the order an event meets them:
 What every part relies on:
 
     telemetry   log events: one line, one fixed name
+    traffic     what moves on a connection: whether a slow line is one that lives
     config      every setting, declared once with its default and the reason for it
     clock       the seam to time
     errors      every error, sorted by what the caller can do about it

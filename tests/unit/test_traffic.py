@@ -20,9 +20,16 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the k
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0)
+    held = asyncio.Event()
+
+    def look() -> None:
+        if condition():
+            held.set()
+        else:
+            asyncio.get_running_loop().call_later(0.001, look)
+
+    look()
+    await asyncio.wait_for(held.wait(), PATIENCE_S)
 
 
 async def connected() -> tuple[asyncio.Transport, socket.socket]:

@@ -2,7 +2,8 @@
 
 Promise: exit code 0 means that the server accepted every event. Lines are sent in order as they come, and leave also
 when no further line comes. A line or a value that cannot be read ends the command with its place; what came before it
-is sent.
+is sent. Texts of lines and of CSV that are times become points in time by the rule of `holdfast.model.times`; what
+comes first in a column decides about it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from holdfast.cli.answer import ExitCode, answer_json
@@ -23,6 +25,7 @@ from holdfast.cli.display import make_console, several
 from holdfast.cli.progress import make_progress
 from holdfast.clock import NS_PER_S, SystemClock
 from holdfast.errors import BadRequest
+from holdfast.model.times import POINT_IN_TIME, are_zoned_times, as_type, what_fits
 from holdfast.sender.conf import ENVIRONMENT, SenderConfig
 from holdfast.sender.happenings import SenderError
 from holdfast.sender.sender import Sender
@@ -36,6 +39,8 @@ BLOCK_BYTES = 1 << 20
 """What is read of a file of lines at a time."""
 BATCH_ROWS = 65_536
 _ROWS = msgspec.json.Decoder(dict[str, Any])
+_NEVER = "\x1f"
+"""A form of times that no value has: Arrow guesses none."""
 
 
 class Sent(msgspec.Struct, kw_only=True):
@@ -140,17 +145,59 @@ def pieces(stream: BinaryIO, kind: str) -> Iterator[Any]:
         raise BadRequest(f"this is not {kind}: {' '.join(str(error).split())[:300]}") from error
 
 
+class _Times:
+    """Which columns of a stream hold points in time."""
+
+    def __init__(self) -> None:
+        self._are_times: dict[str, bool] = {}
+
+    def in_rows(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """With points in time for texts, in place."""
+        for name in dict.fromkeys(name for row in rows for name in row):
+            if not self._are_times.get(name, True):
+                continue
+            having = [row for row in rows if row.get(name) is not None]
+            if all(isinstance(row[name], str) for row in having):
+                moments = self._moments(name, pa.array([row[name] for row in having], pa.string()))
+                for row, moment in zip(having, moments.to_pylist(), strict=True):
+                    row[name] = moment
+            else:
+                self._are_times[name] = False
+        return rows
+
+    def in_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same for columns of CSV, where nothing is an empty text."""
+        for at, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
+            if pa.types.is_string(column.type):
+                moments = self._moments(name, pc.if_else(pc.equal(column, ""), None, column))
+                if moments.type == POINT_IN_TIME:
+                    batch = batch.set_column(at, name, moments)
+        return batch
+
+    def _moments(self, name: str, texts: pa.Array) -> pa.Array:
+        if name not in self._are_times and texts.null_count < len(texts):
+            self._are_times[name] = are_zoned_times(texts)
+        if not self._are_times.get(name, False):
+            return texts
+        try:
+            return as_type(texts, POINT_IN_TIME)
+        except pa.ArrowInvalid as error:
+            found = str(error).partition(" as a scalar")[0].removeprefix("Failed to parse string: ")
+            raise BadRequest(f"column {name!r}: {found} is not {what_fits(POINT_IN_TIME)}") from error
+
+
 def _ndjson(stream: BinaryIO) -> Iterator[Any]:
+    times = _Times()
     if stream is sys.stdin.buffer:  # lines may come slowly: each is sent when it is here
         for number, line in enumerate(stream, 1):
             if line.strip():
-                yield _rows([line], number)[0]
+                yield times.in_rows(_rows([line], number))[0]
         return
     number = 1
     while lines := stream.readlines(BLOCK_BYTES):
         rows = _rows(lines, number)
         if rows:
-            yield rows
+            yield times.in_rows(rows)
         number += len(lines)
 
 
@@ -172,7 +219,10 @@ def _rows(lines: list[bytes], first: int) -> list[dict[str, Any]]:
 def _csv(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
     from pyarrow import csv  # noqa: PLC0415
 
-    yield from csv.open_csv(stream)
+    times = _Times()
+    with csv.open_csv(stream, convert_options=csv.ConvertOptions(timestamp_parsers=[_NEVER])) as reader:
+        for batch in reader:
+            yield times.in_batch(batch)
 
 
 def _parquet(stream: BinaryIO) -> Iterator[pa.RecordBatch]:

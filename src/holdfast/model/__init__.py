@@ -11,4 +11,5 @@
 | evolution.py | how a channel's schema grows |
 | backoff.py | how long to wait before the next attempt |
 | jsonvalues.py | values of columns as JSON can say them |
+| times.py | texts that are times |
 """

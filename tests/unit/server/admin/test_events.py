@@ -99,6 +99,16 @@ def test_a_repeat_is_known_when_its_channel_has_grown_or_lost_it(server: Running
     assert server.post("t", body, headers).data["duplicate"] is True
 
 
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view(), pa.list_(pa.string_view())], ids=str)
+def test_a_repeat_of_views_is_answered_as_any_other(server: Running, kind: pa.DataType) -> None:
+    value = ["a" * 30] if pa.types.is_list(kind) else "a" * 30
+    headers = {**ARROW, "Idempotency-Key": "k"}
+    body = stream(pa.record_batch({"s": pa.array([value, None, value], kind)}))
+    assert [server.post("t", body, headers).data["duplicate"] for _ in range(2)] == [False, True]
+    assert server.post("t", stream(pa.record_batch({"s": pa.array([None, None, value], kind)})), headers).status == 422
+
+
 def test_a_frame_of_a_slot_is_recognised_for_ever(server: Running) -> None:
     frame = {**NDJSON, "X-Holdfast-Slot-Id": "0f" * 16, "X-Holdfast-First-Fsn": "7"}
     first = server.post("t", b'{"n": 1}', frame).data
@@ -140,6 +150,17 @@ def test_values_are_read_as_the_channel_has_them(server: Running) -> None:
     assert answer.status == 200, answer.body
     assert server.store.schema("t") == schema
     assert rows_of(server, "t")[1]["s"] == "2026-01-02"
+
+
+def test_times_that_come_one_after_the_other_share_a_column(server: Running) -> None:
+    for text in ("2024-01-01T10:00:00Z", "2024-01-01T10:00:00.5Z", "2024-01-01T12:00:00+02:00"):
+        answer = server.post("t", json.dumps({"t": text}).encode())
+        assert answer.status == 200, answer.body
+    assert server.store.schema("t").field("t").type == pa.timestamp("us", "UTC")
+    error = server.post("t", b'{"t": "2024-01-01T10:00:00"}').error
+    assert error["code"] == "schema_mismatch"
+    assert error["where"] == {"channel": "t", "column": "t", "row": 1}
+    assert len(rows_of(server, "t")) == 3
 
 
 def test_a_number_too_large_for_the_channel_widens_it(server: Running) -> None:
