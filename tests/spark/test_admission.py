@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.spark.access import SegmentRef
 from holdfast.spark.admission import NO_LIMITS, admit
-from holdfast.spark.options import Limits
-from holdfast.spark.planning import PIECE_EVENTS_MIN, TASK_BYTES, Piece, tasks_of
+from holdfast.spark.options import TASK_BYTES_DEFAULT, Limits
+from holdfast.spark.planning import PIECE_EVENTS_MIN, Piece, tasks_of
 
 MB = 1 << 20
 
@@ -90,7 +90,7 @@ def test_tasks_hold_every_event_once_and_are_about_equal(sizes: list[tuple[int, 
     assert all(after[0] == before[1] + 1 for before, after in pairwise(spans))
     assert all(task.pieces for task in tasks)
     shares = [sum(part.size_bytes for part in task.pieces) for task in tasks]
-    planned = max(tasks_min, -(-sum(piece.size_bytes for piece in pieces) // TASK_BYTES))
+    planned = max(tasks_min, -(-sum(piece.size_bytes for piece in pieces) // TASK_BYTES_DEFAULT))
     least = max(-(-piece.size_bytes * PIECE_EVENTS_MIN // max(PIECE_EVENTS_MIN, rows_of(piece))) for piece in pieces)
     rounding = len(spans)
     assert max(shares) <= 2 * max(sum(shares) / planned, least) + rounding, "the share of a task, twice"

@@ -1,7 +1,8 @@
 """Exactly once while driver, Python workers, executors and server are killed with SIGKILL.
 
-Process death, not power loss. `HOLDFAST_SPARK_KILLS` and `HOLDFAST_SPARK_SECONDS` are other bounds for the long loops;
-a loop ends at the first of them, between two kills.
+Process death, not power loss. A micro-batch is several tasks, one for each segment, so that sinks are killed while some
+of them write and others are done. `HOLDFAST_SPARK_KILLS` and `HOLDFAST_SPARK_SECONDS` are other bounds for the long
+loops; a loop ends at the first of them, between two kills.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
@@ -55,13 +57,19 @@ KILLS_LONG = int(os.environ.get("HOLDFAST_SPARK_KILLS", "100"))
 SECONDS_MAX = float(os.environ.get("HOLDFAST_SPARK_SECONDS", "inf"))
 log = logging.getLogger(__name__)
 LONG = [pytest.mark.long, pytest.mark.timeout(4 * 3600)]
+KILLS_OF_A_KIND = int(os.environ.get("HOLDFAST_SPARK_KILLS", "1000"))
+LONGER = [pytest.mark.long, pytest.mark.timeout(24 * 3600)]
 WORKER_KILLS_LONG = int(os.environ.get("HOLDFAST_KILLS", "2000"))
 KINDS = {
     "local": ("worker", "planning", "driver", "server", "worker"),
     "cluster": ("executor", "worker", "driver", "server", "planning"),
     "workers": ("worker",),
+    "drivers": ("driver",),
+    "executors": ("executor",),
 }
-"""What is killed in turn, by the name of a loop; all but the cluster are local. Workers come back in no time."""
+"""What is killed in turn, by the name of a loop. Workers come back in no time."""
+ON_CLUSTER = ("cluster", "executors")
+"""The others are local."""
 
 
 class Loop:
@@ -177,17 +185,23 @@ def with_shared_classes(plan: Plan) -> Plan:
     return replace(plan, conf={**plan.conf, **dict.fromkeys(names, flags)})
 
 
-def check_copies(folder: Path, events: int) -> int:
-    """Every event once, in order; how many batches Spark's own Parquet was written in."""
+def check_copies(folder: Path, events: int) -> tuple[int, int]:
+    """Every event once, in order; in how many batches and tasks Spark's own Parquet was written.
+
+    Tasks write to a channel at the same time: there each slot, which is a place of a task, has the order.
+    """
     everything = list(range(1, events + 1))
     with Store.open(folder / "data") as store:
-        assert [n for batch in store.read("copy") for n in batch.column("n").to_pylist()] == everything
+        copies = pa.Table.from_batches(store.read("copy", system=["_slot_id"]))
+    assert sorted(copies["n"].to_pylist()) == everything
+    slots = copies.group_by("_slot_id", use_threads=False).aggregate([("n", "list")])["n_list"].to_pylist()
+    assert all(numbers == sorted(numbers) for numbers in slots)
     table = read_manifest(folder / "table").files
     batches = sorted((folder / "out").iterdir())
     lake = [str(file) for batch in batches for file in sorted(batch.glob("*.parquet"))]
     for files in (table, lake):
         assert [n for file in files for n in pq.read_table(file, columns=["n"])["n"].to_pylist()] == everything
-    return len(batches)
+    return len(batches), len(lake)
 
 
 @pytest.mark.guarantee("G8")
@@ -200,12 +214,14 @@ def check_copies(folder: Path, events: int) -> int:
         pytest.param(KILLS_LONG, "cluster", "server", marks=LONG),
         pytest.param(KILLS_LONG, "cluster", "tier", marks=LONG),
         pytest.param(WORKER_KILLS_LONG, "workers", "tier", marks=LONG),
+        pytest.param(KILLS_OF_A_KIND, "drivers", "tier", marks=LONGER),
+        pytest.param(KILLS_OF_A_KIND, "executors", "server", marks=LONGER),
     ],
 )
 def test_every_copy_holds_every_event_once_whatever_is_killed(
     tmp_path: Path, kills: int, loop_name: str, storage: str
 ) -> None:
-    """A single sender writes all, so the order of one key is the order of all. `tier`: objects are all Spark sees."""
+    """A single sender writes all, so events have one order. `tier`: objects are all Spark sees."""
     clock = SystemClock()
     began_ns = clock.monotonic_ns()
     tier = f"file://{tmp_path}/bucket"
@@ -215,13 +231,13 @@ def test_every_copy_holds_every_event_once_whatever_is_killed(
     admin, port = f"127.0.0.1:{free_port()}", free_port()
     place = {"tier": tier} if storage == "tier" else {"addr": f"http://{admin}"}
     with (
-        Cluster(tmp_path) if loop_name == "cluster" else nullcontext() as cluster,
+        Cluster(tmp_path) if loop_name in ON_CLUSTER else nullcontext() as cluster,
         ServedProcess(tmp_path / "data", "-c", str(config), "--admin", admin, port=port) as served,
     ):
         plan = Plan(
             folder=tmp_path,
             master=cluster.url if cluster else "local[2,100]",
-            source={**place, "channel": "events"},
+            source={**place, "channel": "events", "taskBytes": "1"},
             sink={"addr": served.admin, "channel": "copy", "maxFrameBytes": "64"},
             conf={**SETTINGS, **SHORT_LIVED},
             python=python_without_us(tmp_path) if cluster else quick_python(tmp_path),
@@ -241,10 +257,12 @@ def test_every_copy_holds_every_event_once_whatever_is_killed(
             subscribers = client.get("subscribers")
             marks = {item["name"]: [lag["mark"] for lag in item["channels"]] for item in subscribers}
             assert marks == {name: [feeder.events] for name in COPIES}
-    batches = check_copies(tmp_path, feeder.events)
+    batches, tasks = check_copies(tmp_path, feeder.events)
     tally = loop.tally
     done = sum(tally.kills.values())
     assert batches > done // len(COPIES)
+    assert tasks > 1.5 * batches, "several tasks were killed together"
+    assert tally.in_batch >= done * 9 // 10, "the others were killed between batches"
     figures.note(
         "spark",
         f"Spark, loop {loop_name}, reads a {storage}: three copies hold every event once, in order",
@@ -255,6 +273,7 @@ def test_every_copy_holds_every_event_once_whatever_is_killed(
         in_a_batch=tally.in_batch,
         drivers_that_ended_by_themselves=loop.drivers_ended,
         batches=batches,
+        tasks=tasks,
         events=feeder.events,
         seconds=round((clock.monotonic_ns() - began_ns) / 1e9),
     )

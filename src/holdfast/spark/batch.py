@@ -40,7 +40,7 @@ class BatchReader(DataSourceReader):
         pieces, lost = pieces_of(access, start, end, {facts.key: facts.first_seq for facts in channels})
         tell_lost(lost, fail=options.fail_on_data_loss)
         check_event_time(options.event_time, pieces)
-        return tasks_of(self._bounds.cut(pieces))
+        return tasks_of(self._bounds.cut(pieces), task_bytes=options.task_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a task. Without tasks Spark asks once, with a partition that is none of ours."""

@@ -20,6 +20,7 @@ allowed. Names are compared without case, as Spark does. The secret of `token` i
 | pushdown | whether a batch takes filters; needs `spark.sql.python.filterPushdown.enabled` | `false` |
 | eventTime | the column whose times the channel's segments note, for filters | none |
 | tailLatency | `low` seals events as soon as a stream asks for them; with `addr` only | `normal` |
+| taskBytes | bytes of segments that a task reads, about | `128MiB` |
 | failOnDataLoss | whether events that are gone end the query | `true` |
 | includeMetadata | whether rows have `_seq` and the other system columns | `false` |
 | token, tokenFile | the credential for `addr`, or a file with it | none |
@@ -48,6 +49,8 @@ Place: TypeAlias = int | Word | datetime
 
 BATCH_BYTES_DEFAULT = 1 << 30
 """A backlog becomes several micro-batches, each some seconds of work on one machine."""
+TASK_BYTES_DEFAULT = 128 << 20
+"""A task costs tens of milliseconds whatever it reads, and a failed one is read again as a whole."""
 CHANNELS_MAX = 1000
 """Names in `channel`; more are better told by a glob."""
 
@@ -108,6 +111,7 @@ class SourceOptions:
     tail_latency: str = "normal"
     event_time: str = ""
     tier: TierConfig | None = None
+    task_bytes: int = TASK_BYTES_DEFAULT
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -186,6 +190,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         tail_latency=_word("tailLatency", given, ("normal", "low")),
         event_time=given.get("eventtime", ""),
         tier=_tier(given),
+        task_bytes=read_size("taskBytes", given, default=TASK_BYTES_DEFAULT),
     )
     _check_together(read)
     return read
@@ -217,6 +222,7 @@ _NAMES = {
         "pushdown",
         "tailLatency",
         "eventTime",
+        "taskBytes",
         "tier",
         *_TIER,
     )

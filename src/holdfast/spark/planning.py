@@ -1,6 +1,6 @@
 """From a range of offsets to tasks (pure), and what is missing in it.
 
-Promise: the tasks of a range hold each event of it once, in any cut of segments; a task is about `TASK_BYTES` of
+Promise: the tasks of a range hold each event of it once, in any cut of segments; a task is about `task_bytes` of
 segments, and tasks of one plan are about equal. What no segment holds, and what was not skipped when seqs were given
 out, is named as lost.
 """
@@ -15,9 +15,8 @@ from pyspark.sql.datasource import InputPartition
 from holdfast.errors import UnknownChannel
 from holdfast.model.intervals import IntervalSet
 from holdfast.spark.access import SegmentRef, StoreAccess
+from holdfast.spark.options import TASK_BYTES_DEFAULT
 
-TASK_BYTES = 128 << 20
-"""A task costs tens of milliseconds whatever it reads, and a failed one is read again as a whole."""
 PIECE_EVENTS_MIN = 20_000
 """A segment is not cut finer: every task that reads a part of it proves the whole of it."""
 
@@ -111,7 +110,7 @@ def _missing(pieces: Sequence[Piece], span: tuple[int, int]) -> list[tuple[int, 
     return list(there.missing(*span))
 
 
-def tasks_of(pieces: Sequence[Piece], *, task_bytes: int = TASK_BYTES, tasks_min: int = 1) -> list[Task]:
+def tasks_of(pieces: Sequence[Piece], *, task_bytes: int = TASK_BYTES_DEFAULT, tasks_min: int = 1) -> list[Task]:
     """Consecutive pieces together, cut where a task is full; at least `tasks_min` if there are events enough."""
     total = sum(piece.size_bytes for piece in pieces)
     if not pieces:

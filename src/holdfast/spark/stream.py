@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces, lost = pieces_of(access, start, end, floors)
         tell_lost(lost, fail=self._options.fail_on_data_loss)
         self._losses.add(lost)
-        return tasks_of(pieces)
+        return tasks_of(pieces, task_bytes=self._options.task_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a task."""

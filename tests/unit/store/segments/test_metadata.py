@@ -15,7 +15,10 @@ META = SegmentMeta("ab" * 16, "trades", 7, 101, 103, 500, 510, 1_000, 2_000, Non
 DAY_NS = 86_400 * 10**9
 
 
-@pytest.mark.parametrize("meta", [META, replace(META, first_event_time_ns=-5, last_event_time_ns=0, event_time_column="at")])
+TIMED = replace(META, first_event_time_ns=-5, last_event_time_ns=0, event_time_column="at", signal="logs")
+
+
+@pytest.mark.parametrize("meta", [META, TIMED])
 def test_metadata_comes_back_from_the_footer_unchanged(meta: SegmentMeta) -> None:
     entries = meta.to_footer()
     assert entries["holdfast.format"] == str(FORMAT_VERSION)
