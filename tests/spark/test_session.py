@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import Store
 from holdfast.spark import report
-from holdfast.spark.session import package_zip
+from holdfast.spark.starting import package_zip
 from tests.spark.stores import fill, made
 from tests.spark.test_columns import COLUMNS, everything
 from tests.tidy.tree import ROOT

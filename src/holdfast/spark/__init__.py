@@ -12,6 +12,7 @@ Spark has surely committed, so that nothing is evicted before.
 | file | purpose |
 |---|---|
 | source.py | the class that Spark finds by name |
+| making.py | the readers and writers that it makes |
 | options.py | the options, read once and checked as a whole |
 | stream.py | a stream: offsets, micro-batches, confirmations |
 | batch.py | a batch: one range |
@@ -45,12 +46,33 @@ Spark has surely committed, so that nothing is evicted before.
 | java.py | a Java for Spark, from the wheel where there is none |
 | jobs/ | export, replay, figures of channels; compaction asked of a server |
 | pipeline/ | pipelines from YAML or a program: read, checked, run, watched |
-| session.py | a session with the settings that work best, and our package on executors |
+| starting.py | a session with the settings that work best, and our package on executors |
 """
 
-from holdfast.spark.landing import land
-from holdfast.spark.reporting import Reporting, report
-from holdfast.spark.session import register, session
-from holdfast.spark.sink import write_batch
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.spark.landing import land
+    from holdfast.spark.reporting import Reporting, report
+    from holdfast.spark.sink import write_batch
+    from holdfast.spark.starting import register, session
 
 __all__ = ["Reporting", "land", "register", "report", "session", "write_batch"]
+
+_HOMES = {
+    "Reporting": "holdfast.spark.reporting",
+    "land": "holdfast.spark.landing",
+    "register": "holdfast.spark.starting",
+    "report": "holdfast.spark.reporting",
+    "session": "holdfast.spark.starting",
+    "write_batch": "holdfast.spark.sink",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used: Spark imports this package in sessions that never use it."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'holdfast.spark' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)

@@ -1,9 +1,13 @@
-"""The data source `holdfast`: the class that Spark finds by name."""
+"""The data source `holdfast`: the class that Spark finds by name.
+
+Spark imports it in every session that uses a data source in Python, whosever that is. So it imports no other part of
+ours before it is used.
+"""
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import replace
+from importlib import import_module
+from typing import Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -14,15 +18,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.errors import InvalidConfig
-from holdfast.spark.batch import BatchReader, PruningReader
-from holdfast.spark.descriptors import DESCRIPTORS
-from holdfast.spark.options import SourceOptions, read_options
-from holdfast.spark.resolving import infer_schema
-from holdfast.spark.sink import ChannelBatchWriter, ChannelStreamWriter, check_columns
-from holdfast.spark.sinkoptions import read_sink_options
-from holdfast.spark.stream import StreamReader
-from holdfast.spark.tables.writers import TableBatchWriter, TableStreamWriter
 from holdfast.spark.worker import settle
 
 
@@ -47,41 +42,31 @@ class HoldfastSource(DataSource):
         """What `format` takes."""
         return "holdfast"
 
-    def _read(self) -> SourceOptions:
-        return read_options(dict(self.options))
-
     def schema(self) -> StructType:
         """The columns of the channels as they are now, or those of descriptors."""
-        options = self._read()
-        return DESCRIPTORS if options.emit == "segments" else infer_schema(options)
+        found: StructType = self._made("schema")
+        return found
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For a batch; `schema` has the columns to read."""
-        options = self._read().check_batch()
-        return PruningReader(schema, options) if options.pushdown else BatchReader(schema, options)
+        made: DataSourceReader = self._made("reader", schema)
+        return made
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For a stream; `schema` has the columns to read."""
+        made: DataSourceStreamReader = self._made("stream_reader", schema)
         settle()  # in the process that plans a query, where this object was not made
-        return StreamReader(schema, self._read().check_stream())
+        return made
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For a batch. Channels and tables are only appended to."""
-        if overwrite:
-            raise InvalidConfig(key="mode", reason="overwrite is not possible: what is stored stays; use append")
-        options = read_sink_options(dict(self.options))
-        options = options if options.identity else replace(options, identity=uuid.uuid4().hex)
-        if options.table:
-            return TableBatchWriter(options, schema)
-        check_columns(schema)
-        return ChannelBatchWriter(options)
+        made: DataSourceArrowWriter = self._made("writer", schema, overwrite)
+        return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """For a stream, in output mode append."""
-        if overwrite:
-            raise InvalidConfig(key="outputMode", reason="complete is not possible: what is stored stays; use append")
-        options = read_sink_options(dict(self.options)).check_stream()
-        if options.table:
-            return TableStreamWriter(options, schema)
-        check_columns(schema)
-        return ChannelStreamWriter(options)
+        made: DataSourceStreamArrowWriter = self._made("stream_writer", schema, overwrite)
+        return made
+
+    def _made(self, what: str, *arguments: object) -> Any:
+        return getattr(import_module("holdfast.spark.making"), what)(dict(self.options), *arguments)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from holdfast.spark.jobs.parts import Part
-from holdfast.spark.session import session
+from holdfast.spark.starting import session
 
 PARTS_PER_TASK = 1
 _T = TypeVar("_T")

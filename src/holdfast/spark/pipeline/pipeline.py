@@ -30,7 +30,7 @@ from holdfast.spark.pipeline.picture import draw
 from holdfast.spark.pipeline.reading import read_mapping, read_pipeline
 from holdfast.spark.pipeline.running import Runner, Stopping
 from holdfast.spark.pipeline.shipping import ship
-from holdfast.spark.session import session
+from holdfast.spark.starting import session
 
 OnLook = Callable[[list[OutputStatus]], None]
 

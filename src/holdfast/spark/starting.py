@@ -1,4 +1,4 @@
-"""A Spark session that reads channels without further settings, and our package on executors that lack it.
+"""Starting a Spark session that reads channels without further settings, and our package on executors that lack it.
 
 What `session` sets, each because Spark's own default is slower or fails here:
 
