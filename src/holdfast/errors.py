@@ -21,7 +21,7 @@
     │   ├── InvalidBatch       a batch that may not be stored: bad bytes, types or size
     │   ├── InvalidFilter      a subscription's filter that cannot be read; names the character
     │   ├── FrameTooLarge      a frame that no segment of its sender can hold
-    │   ├── LimitReached       no more channels, or no more subscribers of a channel, are allowed
+    │   ├── LimitReached       no more channels or subscribers are allowed, or no frame of that size
     │   ├── SchemaMismatch     a column that does not fit its channel
     │   │   └── ColumnWidened  a value that does not fit the column a query reads; a new start takes the schema of now
     │   └── UnknownChannel     reading from a channel that does not exist

@@ -87,7 +87,8 @@ class StoreConfig:
         512 * MIB,
         low=MIB,
         high=1 << 44,
-        why="the log only has to cover open segments; when it is full, segments are sealed early, then callers wait",
+        why="the log only has to cover open segments; when it is full, segments are sealed early, then callers wait; a "
+        "frame larger than half of it is let in once half is free",
     )
     wal_rotation_bytes: int = setting(
         "wal.rotation_size",

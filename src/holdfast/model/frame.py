@@ -51,6 +51,9 @@ class EventIds:
     column: str
 
 
+LARGE_ENTRIES_MAX = 16_384
+"""Entries of a frame that may be larger than others: one for each channel that a store has by default, and some for
+what is cut. Each costs microseconds and a hundred bytes. A record of the log counts to 65,535."""
 MakeGuid: TypeAlias = Callable[[bytes], Guid]
 """From an id that a client made to the GUID that the store knows it by."""
 Identity: TypeAlias = SlotFrame | Guid | EventIds | None

@@ -43,7 +43,7 @@ from holdfast.store.event_ids import keep_rows
 from holdfast.store.ground import Ground
 from holdfast.store.grouping import GroupWorker
 from holdfast.store.lane import Lane
-from holdfast.store.units import Chunk, make_run, rows_of_channel
+from holdfast.store.units import Chunk, make_run
 from holdfast.store.wal.codec import (
     NO_OPTIONS,
     EntryOptions,
@@ -63,6 +63,7 @@ IDLE_SYNC_NS = NS_PER_S
 
 
 NONE_KNOWN: Sequence[int] = ()
+_Begun = tuple[int, int, dict[Channel, int]]  # a frame: when, its committed_id if it has parts, its first seqs
 
 
 class PreparedEntry(msgspec.Struct, gc=False):
@@ -349,6 +350,7 @@ class Committer(GroupWorker[Pending | Train]):
         first_committed_id, first_chunk = self.next_committed_id, len(group.chunks)
         places: list[EntryPlace] = []
         receipts: list[Receipt] = []
+        firsts: dict[Channel, int] = {}
         identity, crc = pending.identity, pending.payload_crc
         for entry in pending.entries:
             known_seqs = self._drop_known_events(entry) if entry.ids else NONE_KNOWN
@@ -357,9 +359,8 @@ class Committer(GroupWorker[Pending | Train]):
             if not entry.payload.rows:
                 receipts.append(self._nothing_new(entry.channel, known_seqs))
                 continue
-            before = rows_of_channel(places, entry.channel.id)
             shared_id = first_committed_id if len(pending.entries) > 1 else 0
-            chunk = self._number(entry, group, identity, (ingested_at_ns, shared_id, before))
+            chunk = self._number(entry, group, identity, (ingested_at_ns, shared_id, firsts))
             first, rows = chunk.run.first_seq, chunk.run.rows
             places.append(EntryPlace(entry.channel.id, entry.version.id, first, entry.payload, entry.options))
             receipts.append(
@@ -457,10 +458,9 @@ class Committer(GroupWorker[Pending | Train]):
             duplicate_events=len(known_seqs),
         )
 
-    def _number(self, entry: PreparedEntry, group: _Group, identity: Identity, frame: tuple[int, int, int]) -> Chunk:
-        """Give an entry's events their numbers. `frame` is when it came in, where it begins if there is more of it, and
-        what it has brought to the channel before."""
-        ingested_at_ns, frame_committed_id, frame_offset = frame
+    def _number(self, entry: PreparedEntry, group: _Group, identity: Identity, frame: _Begun) -> Chunk:
+        """Give an entry's events their numbers."""
+        ingested_at_ns, frame_committed_id, firsts = frame
         channel, rows = entry.channel, entry.payload.rows
         if channel.limits.discard == "new":
             group.added_events[channel] += rows
@@ -478,7 +478,7 @@ class Committer(GroupWorker[Pending | Train]):
             ingested_at_ns=ingested_at_ns,
             identity=identity,
             partitions=entry.options.partitions,
-            frame_offset=frame_offset,
+            frame_offset=first_seq - firsts.setdefault(channel, first_seq),
         )
         chunk = Chunk(run, entry.payload, entry.version, self._wal.log.number, entry.ids, frame_committed_id)
         group.chunks.append((channel, chunk))

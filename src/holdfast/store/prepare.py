@@ -1,7 +1,7 @@
 """From what a caller hands over to what the committer can write: checked, fitted to the channel's schema, encoded.
 
 An entry is stored in at most `frame.max_size` bytes. A frame may be larger if its caller says so: then entries that are
-larger become several, after they were fitted, because that may make them larger.
+larger become several, after they were fitted, because that may make them larger. There are `LARGE_ENTRIES_MAX` at most.
 
 Everything here happens on the caller's thread, before anything is queued, and writes nothing. It reads the disk only
 for channels whose events have ids, and for a slot that was not seen since the start (`needs_disk` says so before, for
@@ -14,14 +14,14 @@ them remains a frame: with its own identity, record in the log and receipt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from holdfast.disk.checksum import crc32c
 from holdfast.errors import InvalidBatch
-from holdfast.model.frame import Entry, Identity, PlainFrame
+from holdfast.model.frame import LARGE_ENTRIES_MAX, Entry, Identity, PlainFrame
 from holdfast.model.schema import BatchLimits, check_batch, check_schema
 from holdfast.store.catalog import Catalog
 from holdfast.store.channels import Channel, ChannelTable
@@ -34,11 +34,14 @@ from holdfast.store.wal.alike import join_alike
 from holdfast.store.wal.codec import END_OF_STREAM, FORM_MESSAGE, NO_OPTIONS, EntryOptions, Payload, encode_batch
 from holdfast.store.wal.log import SchemaVersion
 
+ENTRIES_MAX = 1024
+"""Of a frame of which nobody says that it may be large: keeps its directory and its undo small."""
 PARTITIONS_MAX = 64
 WHOLE_BYTES_MAX = 512 << 20
 """Of a frame of which its caller says that it may be large: half of what a record of the log may have."""
 AROUND_PART = 16
 """Of what an entry may have, such a part is for what stands around the values of a slice."""
+_TOO_MANY = f"the frame becomes more than {LARGE_ENTRIES_MAX} entries of at most {{}} bytes (frame.max_size)"
 
 
 class Preparer:
@@ -55,6 +58,9 @@ class Preparer:
     ) -> tuple[list[PreparedEntry], int, int]:
         """The entries of a frame, their bytes and the checksum of those; or why it cannot be stored. `bytes_max` is for
         all together: an entry that is larger than one may be becomes several."""
+        count_max = LARGE_ENTRIES_MAX if bytes_max else ENTRIES_MAX
+        if not 0 < len(entries) <= count_max:
+            raise InvalidBatch(channel="", reason=f"a frame has 1 to {count_max} entries, this one has {len(entries)}")
         own = self._limits
         limits = own if bytes_max <= own.bytes_max else replace(own, bytes_max=min(bytes_max, WHOLE_BYTES_MAX))
         prepared: list[PreparedEntry] = []
@@ -66,10 +72,12 @@ class Preparer:
                 crc = crc32c(part.payload.buffer, crc)
                 if part_bytes > own.bytes_max or size > limits.bytes_max:
                     raise _too_large(entry.channel, part_bytes, size, limits=(own.bytes_max, limits.bytes_max))
+                if len(prepared) == LARGE_ENTRIES_MAX:
+                    raise InvalidBatch(channel=entry.channel, reason=_TOO_MANY.format(own.bytes_max))
                 prepared.append(part)
         return prepared, size, crc
 
-    def _entry(self, entry: Entry, identity: Identity, limits: BatchLimits) -> list[PreparedEntry]:
+    def _entry(self, entry: Entry, identity: Identity, limits: BatchLimits) -> Iterator[PreparedEntry]:
         known = self._channels.get(entry.channel)
         checked = check_schema(entry.channel, entry.batch.schema, limits, known=known.checked if known else None)
         check_batch(entry.channel, entry.batch, limits, checked=checked)
@@ -82,9 +90,10 @@ class Preparer:
         options = EntryOptions(entry.partitions, column) if entry.partitions or column else NO_OPTIONS
         if limits is not self._limits:
             slices = in_slices(batch, bytes_max=self._limits.bytes_max - self._limits.bytes_max // AROUND_PART)
-            return [self._encoded(channel, version, part, options) for part in slices]
+            yield from (self._encoded(channel, version, part, options) for part in slices)
+            return
         message = entry.message if batch is entry.batch else None
-        return [self._encoded(channel, version, batch, options, message=message)]
+        yield self._encoded(channel, version, batch, options, message=message)
 
     def _encoded(
         self,

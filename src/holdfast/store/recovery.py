@@ -48,11 +48,12 @@ from holdfast.store.repair.truncate import Truncation, discard_leftover, renew_c
 from holdfast.store.segments.growing import GROWING_SUFFIX, growing_name
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.source import SegmentSource
-from holdfast.store.units import Chunk, SpentFile, make_run, rows_of_channel
+from holdfast.store.units import Chunk, SpentFile, frame_offsets, make_run
 from holdfast.store.wal.codec import (
     KIND_FLOORS,
     KIND_FRAME,
     KIND_SCHEMA,
+    EntryPlace,
     FrameRecord,
     decode_floors,
     decode_frame,
@@ -431,8 +432,8 @@ class _Replay:
         frame = decode_frame(record.payload)
         state = self._state
         committed_id = frame.first_committed_id
-        for number, entry in enumerate(frame.entries):
-            self._entry(number, frame, committed_id=committed_id, wal_file=wal_file)
+        for entry, offset in zip(frame.entries, frame_offsets(frame.entries), strict=True):
+            self._entry(entry, frame, (committed_id, offset), wal_file=wal_file)
             committed_id += entry.payload.rows
         state.next_committed_id = max(state.next_committed_id, committed_id)
         if frame.identity is not None:
@@ -450,8 +451,9 @@ class _Replay:
             committed_id += entry.payload.rows
         return FrameReceipt(tuple(receipts), duplicate=False, durability=Durability.SYNCED)
 
-    def _entry(self, number: int, frame: FrameRecord, *, committed_id: int, wal_file: int) -> None:
-        entry = frame.entries[number]
+    def _entry(self, entry: EntryPlace, frame: FrameRecord, at: tuple[int, int], *, wal_file: int) -> None:
+        """`at` is its first committed_id, and what the frame has brought to the channel before."""
+        committed_id, offset = at
         channel = self._state.channels.by_id(entry.channel_id)
         end_seq = entry.first_seq + entry.payload.rows
         if end_seq - 1 <= channel.published_seq:
@@ -466,7 +468,7 @@ class _Replay:
             ingested_at_ns=frame.ingested_at_ns,
             identity=frame.identity,
             partitions=entry.options.partitions,
-            frame_offset=rows_of_channel(frame.entries[:number], channel.id),
+            frame_offset=offset,
         )
         shared_id = frame.first_committed_id if len(frame.entries) > 1 else 0
         chunk = Chunk(run, entry.payload, version, wal_file, (), shared_id)

@@ -2,7 +2,8 @@
 
 A frame may be larger than what one of its entries may be (`Store.commit_frame_async`): its entries become several then.
 A slice is stored with its own bytes only. A dictionary stands in each slice, so a large one is cut down to what the
-slice uses. A single row is never cut: it may be larger, and whoever stores it says so.
+slice uses; so is what the values of a view column point into. A single row is never cut: it may be larger, and whoever
+stores it says so. Slices are made one at a time, so that whoever counts them can stop.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import lib
 
-from holdfast.model.columns import hidden_bytes
+from holdfast.model.columns import BINARIES, VIEWS, hidden_bytes
 
 FILL = 0.75
 """How full slices are meant to be: rows differ in size, and one that is too large is halved."""
@@ -24,6 +25,9 @@ DICTIONARY_PART = 16
 def in_slices(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[pa.RecordBatch]:
     """The batch itself if it is not larger."""
     size = stored_bytes(batch)
+    if size > bytes_max and any(column.type.id in VIEWS for column in batch.columns):
+        batch = _lean(batch, dictionary_bytes_max=size)
+        size = stored_bytes(batch)
     if size <= bytes_max or batch.num_rows <= 1:
         yield batch
         return
@@ -41,13 +45,17 @@ def stored_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _lean(batch: pa.RecordBatch, *, dictionary_bytes_max: int) -> pa.RecordBatch:
-    columns = [
-        _compacted(column)
-        if column.type.id == lib.Type_DICTIONARY and column.dictionary.nbytes > dictionary_bytes_max
-        else column
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    """The same without values that only other slices use."""
+
+    def lean(column: pa.Array) -> pa.Array:
+        if column.type.id in VIEWS:
+            plain = pa.large_binary() if column.type.id in BINARIES else pa.large_string()
+            return column.cast(plain).cast(column.type)
+        if column.type.id == lib.Type_DICTIONARY and column.dictionary.nbytes > dictionary_bytes_max:
+            return _compacted(column)
+        return column
+
+    return pa.RecordBatch.from_arrays([lean(column) for column in batch.columns], schema=batch.schema)
 
 
 def _compacted(column: pa.DictionaryArray) -> pa.DictionaryArray:

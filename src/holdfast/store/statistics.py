@@ -28,6 +28,8 @@ class StoreStatistics:
     sealed_segments: int
     seal_postponed: str | None
     wal_bytes: int
+    slots: int
+    """Of producers, whose frame numbers are in memory."""
     guids: int
     guids_forgotten_early: int
     tail: TailStatistics

@@ -24,7 +24,7 @@ from holdfast.disk.appendlog import LogSpec
 from holdfast.disk.filesystem import Filesystem, Lock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.disk.openfiles import OpenFiles
-from holdfast.errors import Backpressure, DiskFull, HoldfastError, InvalidBatch
+from holdfast.errors import Backpressure, DiskFull, HoldfastError
 from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, PlainFrame, Receipt
 from holdfast.model.schema import BatchLimits
 from holdfast.store.answer import CommitFuture
@@ -55,9 +55,6 @@ from holdfast.store.tiering import TierPort
 from holdfast.store.wal.codec import Floors
 from holdfast.store.wal.log import WAL_NAME, Wal
 from holdfast.telemetry import event
-
-ENTRIES_MAX = 1024
-"""Channels one frame may touch; keeps a frame's directory and its undo small."""
 
 
 class Store:
@@ -291,16 +288,14 @@ class Store:
         bytes_max: int = 0,
     ) -> CommitFuture:
         self._tail.check()
-        if not 0 < len(entries) <= ENTRIES_MAX:
-            raise InvalidBatch(
-                channel="", reason=f"a frame has 1 to {ENTRIES_MAX} entries, this one has {len(entries)}"
-            )
         known = self._dedup.find(identity)
         if known is not None:
             future = CommitFuture()
             future.set_result(known)
             return future
         prepared, size, crc = self._preparer.frame(entries, identity, bytes_max=bytes_max)
+        if capped:
+            self._tail.check_size(size)
         self._reserve(size, wait=wait, capped=capped)
         pending = Pending(prepared, identity, size, crc, CommitFuture(), lane)
         self._committer_of().submit(pending)
@@ -505,6 +500,7 @@ class Store:
             sealed_segments=self._sealer.segments,
             seal_postponed=str(postponed) if postponed else None,
             wal_bytes=self._wal.log.size_bytes(),
+            slots=self._dedup.slot_count(),
             guids=self._dedup.guid_count(),
             guids_forgotten_early=self._dedup.guids_forgotten_early,
             tail=self._tail.statistics(),

@@ -9,13 +9,15 @@ Promises:
 - Queued, open and cut bytes together stay within `memory_limit`, but for those that are read from a file (`direct.py`),
   which together with the log stay within `wal.max_size`; at a limit the largest open units are cut, and callers wait in
   `reserve` until sealing frees room, then get `Backpressure` (G11). One frame that is larger than `frame.max_size` may
-  stand above that: it is let in as soon as half of the memory is free, since there may be no moment without others, and
-  while it is there nobody else is.
+  stand above either: it is let in as soon as half of the memory and half of the log are free, since there may be no
+  moment without others, and while it is there nobody else is.
 - Segments, log and what will become a segment together stay within `retention.size_cap`: at the cap large open units
   are cut early, and callers wait in the same way until segments are evicted. Sealing itself never waits for the cap,
-  and events that make room when they are stored (dead letters) do not either, so nobody waits for himself.
+  and events that make room when they are stored (dead letters) do not either, so nobody waits for himself. A frame for
+  which no eviction makes room is refused for good (`LimitReached`), before anything is evicted for it.
 - A unit is cut when it reaches `segment.target_size`, is older than `segment.max_open_duration`, changes schema, would
-  not be contiguous, or pins the oldest log file of a full log. A restart does not make it younger.
+  not be contiguous, or pins the oldest log file of a full log. A restart does not make it younger. However often
+  somebody asks for room, units that pin nothing but the log's newest file are cut once for it.
 - `oldest_file` never passes a file that holds an event of a unit: the log is trimmed below it only.
 
 Thread-safe: one lock, held briefly, never during I/O.
@@ -32,7 +34,7 @@ from itertools import islice
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.config import StoreConfig
-from holdfast.errors import Backpressure, Closed, HoldfastError
+from holdfast.errors import Backpressure, Closed, HoldfastError, LimitReached
 from holdfast.store.channels import Channel
 from holdfast.store.units import Chunk, Unit
 
@@ -80,6 +82,7 @@ class Tail:
         self._deferred: dict[Unit, None] = {}
         self._announcing = False
         self._files: Counter[int] = Counter()
+        self._newest_file = self._emptied_file = 0
         self._queued_bytes = self._open_bytes = self._cut_bytes = 0
         self._filed_bytes = self._cut_filed_bytes = 0
         self._waiting = 0
@@ -107,13 +110,20 @@ class Tail:
                 raise self.failure
             self._queued_bytes += size_bytes
 
+    def check_size(self, size_bytes: int) -> None:
+        """Raise `LimitReached` if there would be no room for a frame of that size in an empty store."""
+        if self._never_fits(size_bytes):
+            what = f"a frame of {size_bytes} bytes, which takes twice that beside a file of the log"
+            raise LimitReached(what=what, limit="retention.size_cap", allowed=self._config.retention_size_cap_bytes)
+
     def has_room(self, size_bytes: int, *, capped: bool) -> bool:
-        """Whether `reserve` would return at once. If not, what gives room is cut."""
+        """Whether there is nothing to wait for. If there is, room is being made."""
+        if capped and self._never_fits(size_bytes):
+            return True
         with self.lock:
             full = self._full(size_bytes, capped=capped)
             if full:
-                self._cut_under_pressure(memory_bytes=size_bytes, wal_bytes=size_bytes)
-                self._cut_large_units(size_bytes)
+                self._make_room(size_bytes, capped=capped)
             return not full
 
     def release(self, size_bytes: int) -> None:
@@ -152,7 +162,7 @@ class Tail:
     @property
     def is_throttling(self) -> bool:
         """Whether somebody waits for room."""
-        return self._waiting > 0
+        return self._waiting > 0 or self._pressed_bytes > 0
 
     def _charged(self) -> int:
         unsealed = 2 * self._queued_bytes + self._open_bytes + self._cut_bytes  # what is queued goes to log and segment
@@ -160,6 +170,11 @@ class Tail:
 
     def _full(self, size_bytes: int, *, capped: bool = True) -> bool:
         return self._over_memory(size_bytes) or self._over_wal(size_bytes) or (capped and self._over_cap(size_bytes))
+
+    def _never_fits(self, size_bytes: int) -> bool:
+        """Whether it is too large for the size cap when nothing is left but the file of the log that is written."""
+        cap_bytes = self._config.retention_size_cap_bytes
+        return 0 < cap_bytes < self._config.wal_rotation_bytes + 2 * size_bytes
 
     def _over_cap(self, size_bytes: int) -> bool:
         return 0 < self._cap_bytes < self._charged() + 2 * size_bytes
@@ -174,7 +189,11 @@ class Tail:
     def _over_wal(self, size_bytes: int) -> bool:
         pinned = bool(self._files) or self._queued_bytes > 0
         used = self._wal_bytes + self._filed_bytes + self._queued_bytes
-        return pinned and used + size_bytes > self._config.wal_max_bytes
+        return pinned and used + self._wal_share(size_bytes) > self._config.wal_max_bytes
+
+    def _wal_share(self, size_bytes: int) -> int:
+        """How much of the log must be free for it: half is enough."""
+        return min(size_bytes, max(self._config.frame_bytes_max, self._config.wal_max_bytes // 2))
 
     def _wait_for_room(self, size_bytes: int, *, wait: bool, capped: bool) -> None:
         started_ns = self._clock.monotonic_ns()
@@ -182,17 +201,22 @@ class Tail:
         self._waiting += 1
         try:
             while self._full(size_bytes, capped=capped) and self.failure is None:
-                self._cut_under_pressure(memory_bytes=size_bytes, wal_bytes=size_bytes)
-                waited_ns = self._clock.monotonic_ns() - started_ns
-                if capped and self._over_cap(size_bytes):
-                    self._cut_large_units(size_bytes)
-                    self._pressed_bytes = max(self._pressed_bytes, 2 * size_bytes)
+                self._make_room(size_bytes, capped=capped)
+                if self._pressed_bytes:
                     self.on_pressure()
+                waited_ns = self._clock.monotonic_ns() - started_ns
                 if not wait or waited_ns >= self._config.commit_timeout_ns:
                     raise self._backpressure(size_bytes, waited_ns)
                 self.room.wait(min(WAIT_SLICE_S, (self._config.commit_timeout_ns - waited_ns) / NS_PER_S))
         finally:
             self._waiting -= 1
+
+    def _make_room(self, size_bytes: int, *, capped: bool) -> None:
+        """Cut what gives room; over the size cap note how much must be evicted."""
+        self._cut_under_pressure(memory_bytes=size_bytes, wal_bytes=size_bytes)
+        if capped and self._over_cap(size_bytes):
+            self._cut_large_units()
+            self._pressed_bytes = max(self._pressed_bytes, 2 * size_bytes)
 
     def _backpressure(self, size_bytes: int, waited_ns: int) -> Backpressure:
         bound, used, cap = "wal.max_size", self._wal_bytes + self._filed_bytes, self._config.wal_max_bytes
@@ -218,6 +242,7 @@ class Tail:
             self._unpin()
             for channel, chunk in chunks:
                 self._append(channel, chunk)
+                self._newest_file = max(self._newest_file, chunk.wal_file)
             self._cut_deferred()
             self._cut_under_pressure(
                 memory_bytes=self._config.memory_limit_bytes // 8, wal_bytes=self._config.wal_rotation_bytes
@@ -311,11 +336,7 @@ class Tail:
     def _cut_under_pressure(self, *, memory_bytes: int, wal_bytes: int) -> None:
         """Cut what gives the most room: units in the oldest files for the log, the largest ones for memory."""
         if self._over_wal(wal_bytes) and self._files:
-            oldest = min(self._files)
-            for unit in [unit for unit in self._open.values() if unit.wal_file == oldest]:
-                self._cut_unit(unit)
-            for unit in [unit for unit in self._open.values() if unit.filed_bytes]:
-                self._cut_unit(unit)
+            self._cut_for_log(self._wal_share(wal_bytes))
         goal = self._config.memory_limit_bytes // 4
         if self._over_memory(memory_bytes) and self._cut_bytes - self._cut_filed_bytes < goal:
             for unit in sorted(self._open.values(), key=lambda unit: unit.filed_bytes - unit.bytes):
@@ -323,10 +344,24 @@ class Tail:
                 if self._cut_bytes - self._cut_filed_bytes >= goal:
                     break
 
-    def _cut_large_units(self, size_bytes: int) -> None:
+    def _cut_for_log(self, wanted_bytes: int) -> None:
+        """Cut what pins the oldest file, and what is in files already unless enough of that is on its way.
+
+        Units of the newest file do not give it back, but to publish them deletes files below it: once is enough.
+        """
+        oldest = min(self._files)
+        if oldest < self._newest_file or self._emptied_file < self._newest_file:
+            if oldest == self._newest_file:
+                self._emptied_file = self._newest_file
+            for unit in [unit for unit in self._open.values() if unit.wal_file == oldest]:
+                self._cut_unit(unit)
+        left = self._wal_bytes + self._queued_bytes + self._filed_bytes - self._cut_filed_bytes
+        if left + wanted_bytes > self._config.wal_max_bytes:
+            for unit in [unit for unit in self._open.values() if unit.filed_bytes]:
+                self._cut_unit(unit)
+
+    def _cut_large_units(self) -> None:
         """Over the size cap: what is sealed can be confirmed, or dropped, and gives back its part of the log."""
-        if not self._over_cap(size_bytes):
-            return
         oldest = min(self._files, default=0)
         several_files = any(number > oldest for number in self._files)
         for unit in list(self._open.values()):
@@ -441,6 +476,8 @@ class Tail:
                 self._files[unit.wal_file] -= 1
             self._files += Counter()  # drops the zeros
             self._announcing = True
+            if self._pressed_bytes:
+                self.on_pressure()  # what is published can go
             self.room.notify_all()
 
     def announced(self) -> None:

@@ -54,9 +54,15 @@ class FrameBounds(NamedTuple):
 UNKNOWN_BOUNDS = FrameBounds(0, 0)
 
 
-def rows_of_channel(entries: Iterable[EntryPlace], channel_id: int) -> int:
-    """How many events some entries of a frame bring to a channel."""
-    return sum([entry.payload.rows for entry in entries if entry.channel_id == channel_id])
+def frame_offsets(entries: Iterable[EntryPlace]) -> list[int]:
+    """For each entry of a frame, how many events the frame brought to the entry's channel before."""
+    brought: dict[int, int] = {}
+    offsets = []
+    for entry in entries:
+        offset = brought.get(entry.channel_id, 0)
+        offsets.append(offset)
+        brought[entry.channel_id] = offset + entry.payload.rows
+    return offsets
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):

@@ -36,7 +36,16 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import Category, WireError
-from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, MakeGuid, PlainFrame, SlotFrame
+from holdfast.model.frame import (
+    LARGE_ENTRIES_MAX,
+    Entry,
+    FrameReceipt,
+    Guid,
+    Identity,
+    MakeGuid,
+    PlainFrame,
+    SlotFrame,
+)
 from holdfast.model.positions import FSN_MAX, Fsn
 from holdfast.wire import hfa, qwp, replies
 from holdfast.wire.limits import FrameLimits
@@ -106,7 +115,7 @@ class FrameReader:
         self._guid = guid
         self._dictionary = qwp.SymbolDictionary()
         self._plain = PlainReader(limits.frame, guid)
-        self._group: list[Entry] = []
+        self._group = _Joining(limits.frame.rows)
         self._group_messages = self._group_rows = self._group_bytes = 0
         self._next_fsn = origin.first_fsn if origin is not None else 0
         self._has_data = False
@@ -121,7 +130,7 @@ class FrameReader:
 
     def forget(self) -> None:
         """Drop what is kept: nothing will be read any more."""
-        self._group, self._group_bytes = [], 0
+        self._group, self._group_bytes = _Joining(self._limits.frame.rows), 0
         self._dictionary = qwp.SymbolDictionary()
 
     def read_plain(self, message: bytes) -> PlainFrame | None:
@@ -214,7 +223,8 @@ class FrameReader:
         """Add to the open group, or refuse the message that brings it above a bound; then nothing of it is stored."""
         batches = [entry.batch for entry in entries]
         limits = self._limits
-        self._group += entries
+        for entry in entries:
+            self._group.add(entry)
         self._group_messages += 1
         self._group_rows += sum([batch.num_rows for batch in batches])
         self._group_bytes += sum([batch.nbytes for batch in batches])
@@ -222,6 +232,12 @@ class FrameReader:
             raise _refusal(
                 "deferred group",
                 f"it has more than {DEFERRED_MESSAGES_MAX} messages: end groups earlier",
+                category=Category.WRITE_ERROR,
+            )
+        if self._group.count > LARGE_ENTRIES_MAX:
+            raise _refusal(
+                "deferred group",
+                f"it has more than {LARGE_ENTRIES_MAX} entries, one for each channel and schema: end groups earlier",
                 category=Category.WRITE_ERROR,
             )
         if self._group_rows > limits.deferred_rows_max or self._group_bytes > limits.deferred_bytes_max:
@@ -233,10 +249,10 @@ class FrameReader:
             )
 
     def _end_group(self) -> tuple[Entry, ...]:
-        group, self._group = self._group, []
+        group, self._group = self._group, _Joining(self._limits.frame.rows)
         self._group_messages = self._group_rows = self._group_bytes = 0
         self.deferring = False
-        return joined(group, rows_max=self._limits.frame.rows)
+        return group.entries()
 
 
 def _narrowed(limits: FrameLimits) -> FrameLimits:
@@ -252,18 +268,38 @@ def _refusal(place: str, reason: str, *, category: Category = Category.PARSE_ERR
 
 def joined(entries: Sequence[Entry], *, rows_max: int, bytes_max: int = JOINED_BYTES_MAX) -> tuple[Entry, ...]:
     """The same events with fewer entries: neighbours of one channel and one schema become one batch, up to a bound."""
-    by_channel: dict[str, list[_Run]] = {}
+    joining = _Joining(rows_max, bytes_max)
     for entry in entries:
-        runs = by_channel.setdefault(entry.channel, [])
+        joining.add(entry)
+    return joining.entries()
+
+
+class _Joining:
+    """Entries as they come, and how many they become."""
+
+    def __init__(self, rows_max: int, bytes_max: int = JOINED_BYTES_MAX) -> None:
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._by_channel: dict[str, list[_Run]] = {}
+        self.count = 0
+
+    def add(self, entry: Entry) -> None:
+        """Put it to the last ones of its channel, if it goes with them."""
+        runs = self._by_channel.setdefault(entry.channel, [])
         rows, size = entry.batch.num_rows, entry.batch.nbytes
         last = runs[-1] if runs else None
-        if last is None or last.rows + rows > rows_max or last.bytes + size > bytes_max or not last.fits(entry):
+        is_full = last is not None and (last.rows + rows > self._rows_max or last.bytes + size > self._bytes_max)
+        if last is None or is_full or not last.fits(entry):
             runs.append(_Run([entry], rows, size))
+            self.count += 1
         else:
             last.entries.append(entry)
             last.rows += rows
             last.bytes += size
-    return tuple(_as_one(run.entries) for runs in by_channel.values() for run in runs)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Those of a channel stand together, in the order they came."""
+        return tuple(_as_one(run.entries) for runs in self._by_channel.values() for run in runs)
 
 
 class _Run(msgspec.Struct, gc=False):

@@ -1,4 +1,4 @@
-"""Trains: frames that are checked together, and stored as if each had come alone."""
+"""Trains: frames that are checked together, and stored as if each had come alone. Frames of very many entries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Store
 from holdfast.config import StoreConfig
-from holdfast.errors import Backpressure, DiskFull
-from holdfast.model.frame import Entry, FrameReceipt, Guid, Identity, PlainFrame, SlotFrame
+from holdfast.errors import Backpressure, DiskFull, InvalidBatch
+from holdfast.model.frame import LARGE_ENTRIES_MAX, Entry, FrameReceipt, Guid, Identity, PlainFrame, SlotFrame
 from holdfast.model.positions import Fsn
 from holdfast.store.committer import Train, TrainReceipt
 from holdfast.store.dedup import Dedup
@@ -258,3 +258,28 @@ def test_frames_of_a_train_keep_their_schema_while_another_thread_widens_the_cha
     assert seqs(answer_of(store.commit_train(of_slot(1, 2), lane=Lane())).receipts) == [(3, 4), (5, 6)]
     store.flush()
     assert numbers_in(store) == [0, 7, 1, 1001, 2, 1002]
+
+
+def test_large_frame_may_have_more_entries_than_others() -> None:
+    """Rows of one channel find the same place in their frame, in memory and after a restart."""
+    disk = CrashFilesystem()
+    store = opened(disk)
+    entries = [Entry(f"c{n % 3}", batch(n)) for n in range(2000)]
+    with pytest.raises(InvalidBatch, match="a frame has 1 to 1024 entries, this one has 2000"):
+        store.commit_frame(entries)
+    receipt = store.commit_frame_async(entries, identity=SlotFrame(SLOT, Fsn(1)), bytes_max=1 << 20).result()
+    assert [entry.last_seq for entry in receipt.entries] == [n // 3 + 1 for n in range(2000)]
+    again = Store.open(PATH, filesystem=disk.after_power_cut(0), inline=True)
+    assert again.commit_frame([Entry("c0", batch(0))], identity=SlotFrame(SLOT, Fsn(1))).duplicate
+    assert [n for found in again.read("c1", columns=["n"]) for n in found.column(0).to_pylist()] == list(
+        range(1, 2000, 3)
+    )
+
+
+def test_frame_that_becomes_too_many_entries_is_refused_and_the_store_goes_on() -> None:
+    """A record of the log could not count them."""
+    store = opened(CrashFilesystem(), frame__max_size="1KiB")
+    texts = pa.array([b"x" * 600] * (LARGE_ENTRIES_MAX + 1))
+    with pytest.raises(InvalidBatch, match=r"more than 16384 entries of at most 1024 bytes \(frame.max_size\)"):
+        store.commit_frame_async([Entry("large", pa.record_batch({"text": texts}))], bytes_max=256 << 20)
+    assert store.commit("trades", batch(1)).last_seq == 2

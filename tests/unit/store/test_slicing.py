@@ -68,3 +68,12 @@ def test_large_dictionary_is_cut_down_to_what_each_slice_uses(with_nulls: bool) 
 def test_small_dictionary_is_repeated_as_it_is() -> None:
     batch = pa.record_batch({"c": pa.array([str(n % 3) for n in range(20_000)]).dictionary_encode()})
     assert {tuple(part.column(0).dictionary.to_pylist()) for part in slices_of(batch)} == {("0", "1", "2")}
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+def test_slices_of_views_keep_only_what_they_point_to(kind: pa.DataType) -> None:
+    texts = pa.array([None if n % 5 == 0 else f"{n} " + "x" * 200 for n in range(2_000)], pa.string())
+    batch = pa.record_batch({"c": texts.cast(pa.binary()).cast(kind) if kind == pa.binary_view() else texts.cast(kind)})
+    parts = slices_of(batch)
+    assert max(map(stored_bytes, parts)) <= LIMIT
+    assert sum(map(stored_bytes, parts)) < 2 * stored_bytes(batch)

@@ -219,6 +219,36 @@ def test_frame_larger_than_an_ordinary_one_passes_once_half_of_the_memory_is_fre
         rig.tail.reserve(1, wait=False)
 
 
+@pytest.mark.guarantee("G11")
+def test_frame_larger_than_an_ordinary_one_passes_once_half_of_the_log_is_free() -> None:
+    rig = Rig(memory_limit_bytes=64 << 20)
+    rig.add("a", 100, wal_bytes=513 * KIB)
+    with pytest.raises(Backpressure):
+        rig.tail.reserve(2000 * KIB, wait=False)
+    rig.tail.note_wal_bytes(512 * KIB)
+    rig.tail.reserve(2000 * KIB, wait=False)
+    with pytest.raises(Backpressure):
+        rig.tail.reserve(1, wait=False)
+
+
+def test_asking_again_for_room_in_the_log_does_not_cut_what_gives_none() -> None:
+    """What is in the newest file is cut once, since files below it go when it is published."""
+    rig = Rig(memory_limit_bytes=64 << 20)
+    rig.add("old", 100, wal_file=1)
+    rig.add("new", 100, wal_file=2, wal_bytes=600 * KIB)
+    cut = []
+    for _ in range(5):
+        assert not rig.tail.has_room(512 * KIB, capped=True)
+        found = rig.tail.take(10)
+        cut += [unit.channel.name for unit in found]
+        rig.publish(found)
+        rig.add("new", 100, wal_file=2, wal_bytes=600 * KIB)
+    assert cut == ["old", "new"]
+    rig.add("newer", 100, wal_file=3, wal_bytes=600 * KIB)
+    assert not rig.tail.has_room(512 * KIB, capped=True)
+    assert [unit.channel.name for unit in rig.tail.take(10)] == ["new"]
+
+
 def test_full_log_that_nobody_pins_lets_a_frame_pass() -> None:
     rig = Rig()
     rig.tail.note_wal_bytes(2000 * KIB)

@@ -175,6 +175,18 @@ def test_group_beyond_its_bytes_is_refused_as_a_whole(deferred: bool) -> None:
         session.read(columns(*range(50), deferred=deferred), now_us=0)
 
 
+@pytest.mark.parametrize("deferred", [True, False], ids=["inside", "at its end"])
+def test_group_of_too_many_entries_is_refused_as_a_whole(deferred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.wire.ingest.LARGE_ENTRIES_MAX", 3)
+    session = reader()
+    for number in range(3):
+        session.read(columns(1, channel=f"c{number}", deferred=True), now_us=0)
+        session.read(columns(1, channel="c0", deferred=True), now_us=0)
+    with pytest.raises(WireError, match="more than 3 entries, one for each channel and schema") as caught:
+        session.read(columns(1, channel="c3", deferred=deferred), now_us=0)
+    assert caught.value.category is Category.WRITE_ERROR
+
+
 def test_group_up_to_its_bounds_is_one_frame_however_large() -> None:
     rows = 300_000
     session = FrameReader(SessionLimits(FrameLimits(), deferred_bytes_max=64 << 20), origin=SlotOrigin(SLOT, 0))

@@ -274,6 +274,7 @@ def _commit_metrics(figures: StoreStatistics) -> Iterator[Metric]:
     yield _gauge("open_bytes", "Committed, in open segments.", tail.open_bytes)
     yield _gauge("sealing_bytes", "Committed, waiting to be sealed.", tail.cut_bytes)
     yield _counter("ingest_throttle", "Commits that met a bound.", tail.throttled)
+    yield _gauge("dedup_slots", "Slots of producers whose frame numbers are in memory.", figures.slots)
     yield _gauge("dedup_guids", "GUIDs that are remembered.", figures.guids)
     yield _counter("dedup_guids_forgotten", "GUIDs forgotten before their window.", figures.guids_forgotten_early)
     yield _counter("ack_records", "Records of the acknowledgement log.", figures.ack_records)

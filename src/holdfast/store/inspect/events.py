@@ -45,7 +45,7 @@ from holdfast.store.limits import LimitsTree
 from holdfast.store.reading import Position, Reader
 from holdfast.store.retention.timekeeping import TrustedTime
 from holdfast.store.tail import Tail
-from holdfast.store.units import Chunk, make_run, rows_of_channel
+from holdfast.store.units import Chunk, frame_offsets, make_run
 from holdfast.store.wal.codec import (
     KIND_FLOORS,
     KIND_FRAME,
@@ -247,7 +247,7 @@ class _Replay:
 
     def _frame(self, frame: FrameRecord, wal_file: int) -> None:
         committed_id = frame.first_committed_id
-        for number, entry in enumerate(frame.entries):
+        for entry, offset in zip(frame.entries, frame_offsets(frame.entries), strict=True):
             channel, rows = self._channels.by_id(entry.channel_id), entry.payload.rows
             if entry.first_seq + rows - 1 > channel.published_seq:
                 if entry.first_seq != channel.next_seq:
@@ -260,7 +260,7 @@ class _Replay:
                     ingested_at_ns=frame.ingested_at_ns,
                     identity=frame.identity,
                     partitions=entry.options.partitions,
-                    frame_offset=rows_of_channel(frame.entries[:number], channel.id),
+                    frame_offset=offset,
                 )
                 payload = self._referred.payload(channel.name, entry.payload, verify=False)  # it was, when settled
                 self.chunks.append((channel, Chunk(run, payload, self._versions[entry.schema_id], wal_file)))

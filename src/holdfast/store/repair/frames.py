@@ -32,7 +32,7 @@ from holdfast.store.committer import UNSYNCED_EVENTS_MAX
 from holdfast.store.inspect.logs import MAKES_NO_SENSE
 from holdfast.store.repair.salvage import FoundLog, Hole
 from holdfast.store.segments.runs import Run
-from holdfast.store.units import make_run, rows_of_channel
+from holdfast.store.units import frame_offsets, make_run
 from holdfast.store.wal.codec import (
     FORM_STREAM,
     KIND_FLOORS,
@@ -266,12 +266,12 @@ class LogWalk:
     def _frame(self, found: FoundLog, frame: FrameRecord) -> Iterator[Piece]:
         committed_id = frame.first_committed_id
         self._count(committed_id)
-        for number, entry in enumerate(frame.entries):
+        for entry, offset in zip(frame.entries, frame_offsets(frame.entries), strict=True):
             end_seq = entry.first_seq + entry.payload.rows
             expected = self._expected.get(entry.channel_id, self._birth_seq if self._complete else entry.first_seq)
             _add(self.suspects, entry.channel_id, expected, entry.first_seq - 1)
             self._hear(entry.channel_id, entry.first_seq, end_seq)
-            piece = self._piece(found, frame, number, committed_id)
+            piece = self._piece(found, frame, entry, (committed_id, offset))
             if piece is None and entry.payload.reference and end_seq <= self._published.get(entry.channel_id, 1):
                 pass  # its file has become a segment, or has gone
             elif piece is None:
@@ -282,8 +282,9 @@ class LogWalk:
         self._next_committed_id = committed_id
         self.numbers.committed_id = max(self.numbers.committed_id, committed_id)
 
-    def _piece(self, found: FoundLog, frame: FrameRecord, number: int, committed_id: int) -> Piece | None:
-        entry = frame.entries[number]
+    def _piece(self, found: FoundLog, frame: FrameRecord, entry: EntryPlace, at: tuple[int, int]) -> Piece | None:
+        """`at` is its first committed_id, and what the frame has brought to the channel before."""
+        committed_id, offset = at
         channel = self._lexicon.names.get(entry.channel_id)
         batch = self._batch(found, entry)
         if channel is None or batch is None or batch.num_rows != entry.payload.rows:
@@ -295,7 +296,7 @@ class LogWalk:
             ingested_at_ns=frame.ingested_at_ns,
             identity=frame.identity,
             partitions=entry.options.partitions,
-            frame_offset=rows_of_channel(frame.entries[:number], entry.channel_id),
+            frame_offset=offset,
         )
         return Piece(channel, batch, (run,), entry.options.id_column)
 

@@ -409,14 +409,19 @@ class Keeper:
         if self._room is not None:
             self._room.balance(_Tenant(self, now_ns))
             return
-        # Below the soft mark there is room for the next segment, or for a frame that waits, in log and segment.
-        soft = cap - max(self._config.segment_target_bytes, 2 * self._config.frame_bytes_max)
+        soft = cap - self._room_bytes(tail.take_pressed_bytes())
         if tail.charged_bytes() > soft:
             freeable = self._all_freeable(now_ns, modes=("acked", "limits"), pressed=True)
             self._free(freeable, soft, reason=ACKED)
         if tail.charged_bytes() > soft and self._config.retention_size_cap_policy == "drop_oldest":
             self.size_emergencies += 1
             self._free(self._catalog.local_segments(), soft, reason="size")
+
+    def _room_bytes(self, pressed_bytes: int) -> int:
+        """To be kept free, in log and segment: room for the next segment, or for an ordinary frame that waits. A larger
+        one gets room of its own beside it, so that those that go on meanwhile do not take it."""
+        next_bytes = max(self._config.segment_target_bytes, 2 * self._config.frame_bytes_max)
+        return next_bytes if pressed_bytes <= next_bytes else next_bytes + pressed_bytes
 
     def _free(self, segments: Iterable[PublishedSegment], soft: int, *, reason: str) -> None:
         """Evict the oldest until what is charged is at the soft mark."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Store
-from holdfast.errors import Backpressure
+from holdfast.errors import Backpressure, LimitReached
+from holdfast.model.frame import Entry
 from holdfast.store.catalog import Loss
 from holdfast.store.tail import Tail
 from tests.unit.store.subscribers.small_store import SMALL, Bench, batch, lag, read_seqs, spans, take
@@ -103,6 +104,38 @@ def test_disk_stays_within_the_cap_whatever_is_written() -> None:
         for lease in reader.drain():
             lease.ack()
         bench.tick()
+
+
+@pytest.mark.guarantee("G11")
+@pytest.mark.parametrize("policy", ["backpressure", "drop_oldest"])
+def test_room_is_made_for_a_frame_much_larger_than_an_ordinary_one(policy: str) -> None:
+    """It needs more room than is kept free otherwise: of what is confirmed, or of the oldest."""
+    bench = capped(policy, retention__steady_state_headroom="1MiB")
+    reader = bench.store.subscriber("reader", ["*"])
+    for _ in range(80):
+        bench.store.commit("trades", batch(5, size=EVENT))
+        for lease in list(reader.drain()) if policy == "backpressure" else ():
+            lease.ack()
+    bench.tick()
+    kept = bench.store.statistics().segments
+    large = [Entry("large", batch(80, size=EVENT))]
+    receipt = bench.store.commit_frame_async(large, wait=False, bytes_max=1 << 20).result()
+    assert receipt.entries[-1].last_seq == 80
+    assert 0 < bench.store.statistics().segments < kept, "no more than it takes"
+
+
+@pytest.mark.guarantee("G6")
+def test_frame_that_an_empty_store_has_no_room_for_is_refused_before_anything_goes() -> None:
+    bench = capped("drop_oldest")
+    for _ in range(40):
+        bench.store.commit("trades", batch(5, size=EVENT))
+    before, losses = read_seqs(bench.store), bench.store.losses()
+    too_large = [Entry("large", batch(200, size=EVENT))]
+    with pytest.raises(LimitReached, match=rf"takes twice that beside a file of the log: retention.size_cap is {CAP}"):
+        bench.store.commit_frame_async(too_large, bytes_max=1 << 20)
+    assert bench.store.has_room(600_000), "nobody needs to wait for that answer"
+    bench.tick()
+    assert (read_seqs(bench.store), bench.store.losses()) == (before, losses)
 
 
 def test_refused_frame_leaves_no_trace() -> None:
