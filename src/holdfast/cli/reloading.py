@@ -4,9 +4,9 @@
                                      │ all of it holds                      │ something does not
                           the loop: server, then sync take it         say so; nothing is changed
 
-Promises: the loop waits for no file and for no hash. Either all settings are taken or none; taking cannot fail. Signals
-that come while a file is read make it be read once more, so that the last state of the file counts. What holds only
-from the next start on is named in the log.
+Promises: whatever is wrong with a file, the server goes on. The loop waits for no file and for no hash. Either all
+settings are taken or none; taking cannot fail. Signals that come while a file is read make it be read once more, so
+that the last state of the file counts. What holds only from the next start on is named in the log.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Reloader:
     async def _reload(self) -> None:
         try:
             settings, server, sync = await asyncio.to_thread(self._prepare)
-        except (HoldfastError, OSError) as error:
-            event("server.reload.refuse", level=logging.ERROR, reason=error)
+        except Exception as error:  # a file may hold anything, and the server must not end over it
+            known = isinstance(error, HoldfastError | OSError)
+            event("server.reload.refuse", level=logging.ERROR, reason=error if known else repr(error))
             return
         needs_restart = self._server.take(server)
         if self._sync is not None and sync is not None:

@@ -407,7 +407,7 @@ class IngestHandler:
             is_due = waited_ns >= self._desk.state.config.ingest_write_deadline_ns
             if self._busy or not (is_due or self._desk.store.has_room(waiting.frame_bytes)):
                 return False
-            if not waiting.is_quick:
+            if not waiting.is_quick or self._needs_disk(frame):
                 self._in_thread(lambda: self._commit(frame), lambda done: self._retried(waiting, done))
                 return False
             if not self._submit(waiting):
@@ -415,7 +415,7 @@ class IngestHandler:
         return self._go_on()
 
     def _retried(self, waiting: Waiting, done: Future[CommitFuture]) -> None:
-        """The same of a large frame, on a thread."""
+        """The same of a frame that takes long, or the disk, on a thread."""
         error = done.exception()
         if isinstance(error, Backpressure):
             if not self._wait_for_room(waiting, error):

@@ -108,6 +108,39 @@ def test_settings_are_taken_as_a_whole_or_not_at_all(tmp_path: Path, bad: str) -
             assert running.ask(lambda: running.gatekeeper.config) is running.config
 
 
+@pytest.mark.parametrize("bad", ["an error that nobody foresaw", "a schema that is too deep"])
+def test_server_goes_on_whatever_is_in_a_file_that_is_reloaded(
+    tmp_path: Path, bad: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    schemas = tmp_path / "schemas"
+    schemas.mkdir()
+    (schemas / "note.json").write_text("{}")
+    with SyncServer(tmp_path / "data", {"sync.validation": "model", "sync.schemas": str(schemas)}) as running:
+
+        def settings() -> ConfigFile:
+            server = replace(running.config, ingest_connections_max=7)
+            return ConfigFile(server=server, sync=running.sync_config)
+
+        def broken() -> ConfigFile:
+            if bad == "an error that nobody foresaw":
+                raise ValueError("embedded null byte")
+            (schemas / "note.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+            return settings()
+
+        answers = [broken, settings]
+
+        def next_answer() -> ConfigFile:
+            return answers.pop(0)()
+
+        with reloading(running, next_answer, sync=running.desk) as hang_up:
+            hang_up()
+            running.until(lambda: "server.reload.refuse" in caplog.text)
+            assert running.ask(lambda: running.server.state.config) is running.config
+            (schemas / "note.json").write_text("{}")
+            hang_up()
+            running.until(lambda: running.server.state.config.ingest_connections_max == 7)
+
+
 def test_settings_of_sync_that_need_a_restart_do_not_count_before(tmp_path: Path) -> None:
     with SyncServer(tmp_path / "data") as running:
         new = SyncConfig.from_mapping({"sync.auth": "none", "sync.model_version": 2})

@@ -131,6 +131,20 @@ def test_large_frame_that_waits_for_room_is_tried_again_beside_the_loop(tmp_path
     assert LOOP_THREAD not in threads.committed
 
 
+@pytest.mark.guarantee("G11")
+def test_small_frame_that_takes_the_disk_is_tried_again_beside_the_loop(tmp_path: Path, threads: Threads) -> None:
+    settings: dict[str, object] = {**SMALL, "ingest.write_deadline": "1h"}
+    store = {**CAPPED, "channels": {"trades": {"dedup_keys": "n"}}}
+    with RunningServer(tmp_path, settings, store=store) as running, running.client() as client:
+        lazy = running.store.subscriber("lazy")
+        while not running.ask(lambda: running.server.state.totals.stalls):
+            client.send(numbers(client.sent * 5000, 5000))
+        while running.ask(lambda: running.server.state.connections[0].acknowledged) < client.sent - 1:
+            confirm_everything(lazy)
+    assert len(threads.committed) > client.sent, "some were tried again"
+    assert LOOP_THREAD not in threads.committed
+
+
 # -- as one, or not at all --------------------------------------------------------------------------------------------
 
 
@@ -160,6 +174,18 @@ def test_group_many_times_larger_than_a_frame_is_stored_as_one(tmp_path: Path) -
         client.send(numbers(0, 0))
         assert client.acknowledged(15) == {"trades": 150_000}
         assert running.rows("trades") == list(range(150_000))
+        assert running.store.statistics().frames == 1
+
+
+@pytest.mark.guarantee("G1")
+def test_group_of_more_channels_than_other_frames_may_have_is_stored_as_one(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, SMALL, store=SMALL_STORE) as running, running.client() as client:
+        for number in range(4):
+            one, first = pa.record_batch({"n": [number]}), 600 * (number % 2)
+            client.send(qwp.encode([Entry(f"t{n}", one) for n in range(first, first + 600)], None, deferred=True))
+        client.send(numbers(0, 0))
+        assert len(client.acknowledged(4)) == 1200
+        assert (running.rows("t0"), running.rows("t1199")) == ([0, 2], [1, 3])
         assert running.store.statistics().frames == 1
 
 

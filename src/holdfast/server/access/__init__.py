@@ -27,10 +27,11 @@ that denies wins. The gatekeeper writes the audit log. No credential is ever log
 from holdfast.server.access.audit import AuditLog
 from holdfast.server.access.exposure import check_exposure
 from holdfast.server.access.gatekeeper import Gatekeeper, GatekeeperStatistics, PreparedAccess
-from holdfast.server.access.principal import Claim, Principal
+from holdfast.server.access.principal import NOTHING, Claim, Principal
 from holdfast.server.access.tls import ReloadableTls, ssl_context
 
 __all__ = [
+    "NOTHING",
     "AuditLog",
     "Claim",
     "Gatekeeper",

@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.clock import Clock
 from holdfast.config.principals import ANONYMOUS
@@ -72,8 +72,15 @@ class PreparedAccess:
     token_file: TokenFile
     image: bytes | None
     tokens: TokenTable
-    before: bytes | None
-    """What the tokens of then were read from."""
+    generation: int
+    """Of the tokens in use before the file was read."""
+
+
+class _Read(NamedTuple):
+    """The token file, and which tokens were in use before it was read."""
+
+    generation: int
+    image: bytes | None
 
 
 class Gatekeeper:
@@ -102,6 +109,7 @@ class Gatekeeper:
         self._passwords = Passwords(clock)
         self._passwords.apply(config.users)
         self._token_file = TokenFile(filesystem, config.tokens_path.absolute())
+        self._generation = 0  # of the tokens in use; what was read under an older one is not taken
         self._image = self._token_file.image()
         self._tokens = TokenTable(() if self._image is None else self._token_file.decode(self._image))
         self._auth_on = self._asks_for_credentials(config)
@@ -218,7 +226,7 @@ class Gatekeeper:
         self._take_tokens(self._read_tokens())
         self._end_invalid()
 
-    def _look(self) -> bytes | None:
+    def _look(self) -> _Read:
         self._tidy()
         return self._read_tokens()
 
@@ -228,17 +236,20 @@ class Gatekeeper:
         except (OSError, sqlite3.Error, HoldfastError) as error:
             event("server.access.fail", level=logging.ERROR, reason=error)
 
-    def _read_tokens(self) -> bytes | None:
+    def _read_tokens(self) -> _Read:
         """The token file as it is now, read as a whole: times of files are too coarse to tell two changes apart."""
+        before = _Read(self._generation, self._image)
         try:
-            return self._token_file.image()
+            return _Read(before.generation, self._token_file.image())
         except (OSError, HoldfastError) as error:
             self._complain(error)
-            return self._image
+            return before
 
-    def _take_tokens(self, image: bytes | None) -> None:
-        if image == self._image:
-            return
+    def _take_tokens(self, read: _Read) -> None:
+        generation, image = read
+        if generation != self._generation or image == self._image:
+            return  # others were taken since, or nothing is new
+        self._generation += 1
         try:
             tokens = TokenTable(() if image is None else self._token_file.decode(image))
             for name, token in changes(self._tokens, tokens):
@@ -289,16 +300,18 @@ class Gatekeeper:
 
     def prepare(self, config: ServerConfig) -> PreparedAccess:
         """Read what new settings need; raises if they do not hold. Changes nothing."""
-        before, token_file = self._image, TokenFile(self._filesystem, config.tokens_path.absolute())
+        generation, token_file = self._generation, TokenFile(self._filesystem, config.tokens_path.absolute())
         image = token_file.image()
         return PreparedAccess(
-            config, token_file, image, TokenTable(() if image is None else token_file.decode(image)), before
+            config, token_file, image, TokenTable(() if image is None else token_file.decode(image)), generation
         )
 
     def take(self, new: PreparedAccess) -> None:
         """Use new users, rules, limits and tokens; connections that lost their credential end."""
         config = new.config
-        if new.token_file.path != self._token_file.path or self._image == new.before:  # else `watch` has read it since
+        is_elsewhere = new.token_file.path != self._token_file.path
+        if is_elsewhere or self._generation == new.generation:  # else `watch` has read it since
+            self._generation += 1
             self._token_file, self._image, self._tokens = new.token_file, new.image, new.tokens
         self._passwords.apply(config.users)
         with self._lock:

@@ -20,7 +20,7 @@ from typing import Literal, Protocol, TypeVar
 from holdfast.clock import Clock
 from holdfast.config.passwords import PasswordHash
 from holdfast.config.principals import AccessRule, PrincipalLimits
-from holdfast.errors import Backpressure, Forbidden, LimitReached, QuotaReached
+from holdfast.errors import Backpressure, Forbidden, HoldfastError, LimitReached, QuotaReached, StoreFailed
 from holdfast.model.frame import Guid
 from holdfast.server.access.audit import AuditLog
 from holdfast.server.access.bucket import Bucket
@@ -277,8 +277,9 @@ class Principal:
 class Claim:
     """The channels of one frame of a principal that has a limit of them, until it is known whether the frame is stored.
 
-    As a context: what is raised refuses the claim, except `Backpressure`, after which the frame is tried again. It is
-    one thread's at a time.
+    Only a definite refusal gives channels back: after `StoreFailed` or an error that nobody foresaw the frame may be
+    stored. As a context: what is raised decides, except `Backpressure`, after which the frame is tried again. It is one
+    thread's at a time.
     """
 
     __slots__ = ("_counted", "_principal", "channels")
@@ -298,7 +299,7 @@ class Claim:
         if isinstance(error, Backpressure) and self._principal is not None:
             self._principal.put_aside(self)
         elif error is not None:
-            self.refuse()
+            self.settle(error)
 
     def settled_by(self, answer: Future[_Answer]) -> Future[_Answer]:
         """The store has the frame; its answer decides."""
@@ -306,8 +307,12 @@ class Claim:
         if principal is not None:
             self._principal = None
             counted = self._counted
-            answer.add_done_callback(lambda done: principal.settled(counted, stored=done.exception() is None))
+            answer.add_done_callback(lambda done: principal.settled(counted, stored=not _is_refusal(done.exception())))
         return answer
+
+    def settle(self, error: BaseException | None) -> None:
+        """What the store said: nothing, or why it did not say that the frame is stored. Idempotent."""
+        self._settle(stored=not _is_refusal(error))
 
     def accept(self) -> None:
         """The channels count from now on, whatever becomes of the frame."""
@@ -321,6 +326,11 @@ class Claim:
         principal, self._principal = self._principal, None
         if principal is not None:
             principal.settled(self._counted, stored=stored)
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether it says that nothing of a frame is stored, nor will be."""
+    return isinstance(error, HoldfastError) and not isinstance(error, StoreFailed)
 
 
 NOTHING = Claim(None, (), ())

@@ -3,6 +3,8 @@
     claim ─► noted on disk ─► the frame is stored ──► accepted: counted for ever
                           └─► the frame is refused ─► given back, unless another frame made the channel its own
 
+A frame whose outcome is unknown, because the store failed, counts as stored.
+
 Promises: a claim takes all channels of a frame or none. A channel is on disk before a frame for it can be stored, so a
 principal never has more than its limit, also after a power cut and with many frames at the same time. A channel that
 only refused frames named is given back in memory at once and on disk soon (`tidy`); a power cut between these keeps it.

@@ -188,8 +188,8 @@ async def _commit(state: ServerState, entry: Entry, identity: Identity, claim: C
     """Durable when it returns; waits at a bound without holding a thread."""
     try:
         future = await _submitted(state, entry, identity, claim)
-    except BaseException:
-        claim.refuse()
+    except BaseException as error:  # if it is a cancellation, a thread may still hand the frame over
+        claim.settle(error)
         raise
     return await asyncio.wrap_future(future)
 

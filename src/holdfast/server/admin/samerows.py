@@ -1,18 +1,20 @@
 """A repeat of an `Idempotency-Key` brings the rows of the first time, or the key was used for something else.
 
 The rows of the first time are in the store, so nothing else has to be kept to tell: what came is compared with what is
-stored at the positions of the first time. Rows that are gone are not compared, and what cannot be read is believed to
-be the same: then the answer is that of a repeat.
+stored at the positions of the first time. Rows that are gone are not compared, and what cannot be read, or of which
+Arrow cannot say whether it is the same, is believed to be: then the answer is that of a repeat.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BadRequest, HoldfastError
 from holdfast.model.evolution import conform
 from holdfast.model.frame import FrameReceipt
 from holdfast.server.admin.envelope import Refused
+from holdfast.store.event_ids import keep_rows
 from holdfast.store.store import Store
 
 SEQ = "_seq"
@@ -31,7 +33,7 @@ def check_same(store: Store, channel: str, batch: pa.RecordBatch, receipt: Frame
             _is_same(stored, batch, found.first_seq, channel)
             for stored in store.read(channel, start=found.first_seq, end=found.last_seq, system=[SEQ])
         )
-    except HoldfastError:
+    except (HoldfastError, pa.ArrowException):
         return
     if not same:
         reason = f"this Idempotency-Key was used for {events} other events from seq {found.first_seq} on; nothing was "
@@ -41,10 +43,12 @@ def check_same(store: Store, channel: str, batch: pa.RecordBatch, receipt: Frame
 
 def _is_same(stored: pa.RecordBatch, batch: pa.RecordBatch, first_seq: int, channel: str) -> bool:
     """Whether stored rows are those of the batch that had their positions."""
-    rows = pa.array(stored.column(SEQ).to_numpy(zero_copy_only=False) - first_seq)
+    rows = stored.column(SEQ).to_numpy(zero_copy_only=False) - first_seq
+    is_there = np.zeros(batch.num_rows, np.bool_)
+    is_there[rows] = True  # positions only go up
     plain = stored.drop_columns([SEQ])
     try:
-        came = conform(batch, plain.schema, channel=channel).take(rows)
+        came = keep_rows(conform(batch, plain.schema, channel=channel), is_there.tolist())
     except BadRequest:
         return False
     return came.equals(plain) or all(

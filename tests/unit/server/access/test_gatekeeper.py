@@ -14,12 +14,14 @@ from holdfast.config.server import ServerConfig
 from holdfast.disk.local import LocalFilesystem
 from holdfast.errors import (
     Backpressure,
+    ChannelFull,
     CorruptData,
     Forbidden,
     HoldfastError,
     InvalidName,
     LimitReached,
     QuotaReached,
+    StoreFailed,
     Unauthenticated,
 )
 from holdfast.server.access import Gatekeeper, Principal
@@ -430,7 +432,7 @@ def test_channels_of_a_refused_frame_are_given_back_on_disk_too() -> None:
     gatekeeper.authenticate(bearer(secret)).publishing(["kept"]).settled_by(other)
     with pytest.raises(LimitReached):
         principal.publishing(["more"])  # nobody knows yet
-    stored.set_exception(ValueError())
+    stored.set_exception(ChannelFull(channel="lost", limit="max_msgs", allowed=1))
     other.set_result(None)
     assert gatekeeper.bindings.channels_of("a") == {"kept"}
     gatekeeper.close()
@@ -532,3 +534,45 @@ def test_no_secret_is_ever_logged_audited_or_put_into_an_error(caplog: pytest.Lo
     assert len(gate.audited("authentication.failed")) == 5
     for text in texts:
         assert not [one for one in shown if one in text]
+
+
+@pytest.mark.guarantee("G12")
+@pytest.mark.parametrize("error", [StoreFailed(file=Path("wal"), reason="sync failed"), ValueError("unforeseen")])
+def test_channels_of_a_frame_whose_outcome_is_unknown_stay_counted(error: Exception) -> None:
+    gate = Gate({"limits": {"*": {"channels": 2}}})
+    secret = gate.token("a")
+    gatekeeper = gate.open()
+    principal = gatekeeper.authenticate(bearer(secret))
+    answer: Future[None] = Future()
+    principal.publishing(["x"]).settled_by(answer)
+    answer.set_exception(error)
+    with pytest.raises(type(error)), principal.publishing(["y"]):
+        raise error
+    gatekeeper.close()
+    assert gate.open().bindings.channels_of("a") == {"x", "y"}
+
+
+@pytest.mark.guarantee("G12")
+def test_token_that_a_reload_found_revoked_does_not_come_back_by_an_older_look() -> None:
+    gate = Gate()
+    secret = gate.token("a")
+    gatekeeper = gate.open()
+    older = gatekeeper._look()  # `watch` has read the file, and its turn on the loop is to come
+    gate.tokens.revoke("a", now_ns=gate.clock.wall_ns())
+    gatekeeper.reload(gate.config())
+    gatekeeper._take_tokens(older)
+    with pytest.raises(Unauthenticated, match="is revoked"):
+        gatekeeper.authenticate(bearer(secret))
+
+
+@pytest.mark.guarantee("G12")
+def test_token_that_was_found_revoked_does_not_come_back_by_an_older_reload() -> None:
+    gate = Gate()
+    secret = gate.token("a")
+    gatekeeper = gate.open()
+    older = gatekeeper.prepare(gate.config())
+    gate.tokens.revoke("a", now_ns=gate.clock.wall_ns())
+    gatekeeper.poll()
+    gatekeeper.take(older)
+    with pytest.raises(Unauthenticated, match="is revoked"):
+        gatekeeper.authenticate(bearer(secret))
