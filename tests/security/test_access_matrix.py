@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dataflow.receivers.guards import by_token
-from holdfast.model.frame import MakeGuid
+from holdfast.dataflow.receivers.guards import Sending, by_token
 from holdfast.wire.otlp.answers import Answer, Refusal
 from holdfast.wire.otlp.signals import Signal
 from tests.faults import figures
@@ -284,7 +283,7 @@ def test_credential_of_strange_characters_is_refused_and_no_error(doors: Doors, 
     assert doors.export("strange", "logs") == "refused"
     assert [doors.upgrade(path, "strange")[1] for path in ("/api/v4/write", "/v1/consume")] == [401, 401]
 
-    async def judge() -> Answer | MakeGuid:
+    async def judge() -> Answer | Sending:
         return await by_token("secret")({"authorization": text}, Signal.LOGS)
 
     judged = asyncio.run(judge())

@@ -87,7 +87,7 @@ def _export(signal: Signal, intake: Intake, guard: Guard) -> Callable[[bytes, An
         if isinstance(judged, Answer):
             return await refuse(context, judged)
         key = str(metadata.get(KEY_METADATA, ""))
-        answer = await intake.submit(signal, request, protocol=PROTOCOL, key=key, guid=judged)
+        answer = await intake.submit(signal, request, protocol=PROTOCOL, key=key, sending=judged)
         return success(signal, answer) if answer.refusal is None else await refuse(context, answer)
 
     return export

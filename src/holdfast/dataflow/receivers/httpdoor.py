@@ -88,8 +88,13 @@ class HttpDoor:
         judged = await self._guard(request.headers, signal)
         if isinstance(judged, Answer):
             return judged
-        body = await self._body(request)
+        try:
+            body = await self._body(request)
+        except BaseException:
+            judged.claim.refuse()
+            raise
         if isinstance(body, Answer):
+            judged.claim.refuse()
             return body
         return await self._intake.submit(
             signal,
@@ -97,7 +102,7 @@ class HttpDoor:
             protocol=_PROTOCOLS[kind],
             encoding=request.headers.get("content-encoding", "").strip().lower(),
             key=request.headers.get(KEY_HEADER, ""),
-            guid=judged,
+            sending=judged,
         )
 
     async def _body(self, request: Request) -> bytes | Answer:

@@ -28,11 +28,12 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.clock import NS_PER_S
+from holdfast.dataflow.receivers.guards import ANYBODY, Sending
 from holdfast.dataflow.receivers.inflating import inflate
 from holdfast.dataflow.receivers.settings import ReceiverSettings
 from holdfast.dataflow.sinks import Sink, joined
 from holdfast.errors import BadRequest, Closed, LimitReached, RetryLater, StoreFailed, WireError
-from holdfast.model.frame import Guid, MakeGuid
+from holdfast.model.frame import Guid
 from holdfast.telemetry import event
 from holdfast.wire.otlp.answers import Answer, Refusal
 from holdfast.wire.otlp.check import NO_IDS, check
@@ -72,7 +73,7 @@ class Submission(msgspec.Struct, gc=False):
     protocol: str
     encoding: str
     key: str
-    guid: MakeGuid
+    sending: Sending
     answer: asyncio.Future[Answer]
     opened: Callable[[], Opened] | None = None
     """What makes rows of a body that is no OTLP request."""
@@ -129,18 +130,19 @@ class Intake:
         protocol: str,
         encoding: str = "",
         key: str = "",
-        guid: MakeGuid = Guid,
+        sending: Sending = ANYBODY,
     ) -> asyncio.Future[Answer]:
-        """Hand a request over; the answer comes when it is decided. `guid` tells keys of several callers apart."""
+        """Hand a request over; the answer comes when it is decided, and settles the claim of `sending`."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         objection = self._objection(body, key)
         if objection is not None:
             _count(self.statistics.refusals, objection.refusal)
+            sending.claim.refuse()
             future.set_result(objection)
             return future
         self._waiting += 1
         self._waiting_bytes += len(body)
-        self._queue.put(Submission(signal, body, protocol, encoding, key, guid, future))
+        self._queue.put(Submission(signal, body, protocol, encoding, key, sending, future))
         return future
 
     def submit_batch(
@@ -150,7 +152,7 @@ class Intake:
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting += 1
         self._waiting_bytes += len(body)
-        self._queue.put(Submission(signal, body, protocol, "", key, Guid, future, opened))
+        self._queue.put(Submission(signal, body, protocol, "", key, ANYBODY, future, opened))
         return future
 
     async def room(self) -> None:
@@ -257,12 +259,10 @@ class Intake:
         body = inflate(submission.body, submission.encoding, bytes_max=self._settings.request_bytes_max)
         if submission.protocol == "http/json":
             body = to_protobuf(submission.signal, body)
-        if not body:
-            self._accepted([(submission, 0, 0)], duplicate=False)
-            return None
-        checked = check(submission.signal, body)
-        if not checked.records:
-            self._accepted([(submission, 0, checked.refused)], duplicate=False)
+        checked = check(submission.signal, body) if body else None
+        if checked is None or not checked.records:
+            submission.sending.claim.refuse()
+            self._accepted([(submission, 0, checked.refused if checked else 0)], duplicate=False)
             return None
         return _Ready(submission, checked.request, checked.records, checked.refused)
 
@@ -298,10 +298,13 @@ class Intake:
         channel = self._channels[signal]
 
         def send() -> Future[bool]:
+            parts = _parts(rows, self._sink.rows_bytes_max)
+            if len(parts) > 1:  # one may be stored although another is refused
+                _accept_claims(submissions)
             return joined(
                 [
                     self._sink.accept(channel, part, _identity(first, number) if first.key else None)
-                    for number, part in enumerate(_parts(rows, self._sink.rows_bytes_max))
+                    for number, part in enumerate(parts)
                 ]
             )
 
@@ -321,24 +324,26 @@ class Intake:
         """The result of the work; None after its refusal was answered."""
         try:
             return work()
-        except WireError as error:
-            answer = Answer(Refusal.BAD, str(error))
-        except LimitReached as error:
-            answer = Answer(Refusal.TOO_LARGE, str(error))
-        except RetryLater as error:
-            self.statistics.throttled += len(submissions)
-            answer = self.later(str(error))
-        except BadRequest as error:
-            answer = Answer(Refusal.BAD, str(error))
-        except Closed:
-            answer = self.later("the receiver stops")
-        except StoreFailed:  # the process ends over it; a client that may not come again would drop its data
-            answer = self.later("the store failed")
         except Exception as error:
-            event("dataflow.receiver.fail", level=logging.ERROR, node=self.name, reason=repr(error))
-            answer = Answer(Refusal.FAILED, "an error of the server")
-        self._refused(submissions, answer)
-        return None
+            self.statistics.throttled += len(submissions) if isinstance(error, RetryLater) else 0
+            for submission in submissions:
+                submission.sending.claim.settle(error)
+            self._refused(submissions, self._answer_to(error))
+            return None
+
+    def _answer_to(self, error: Exception) -> Answer:
+        if isinstance(error, LimitReached):
+            return Answer(Refusal.TOO_LARGE, str(error))
+        if isinstance(error, RetryLater):
+            return self.later(str(error))
+        if isinstance(error, WireError | BadRequest):
+            return Answer(Refusal.BAD, str(error))
+        if isinstance(error, Closed):
+            return self.later("the receiver stops")
+        if isinstance(error, StoreFailed):  # the process ends over it; a client that may not come again would drop data
+            return self.later("the store failed")
+        event("dataflow.receiver.fail", level=logging.ERROR, node=self.name, reason=repr(error))
+        return Answer(Refusal.FAILED, "an error of the server")
 
     def _refused(self, submissions: Sequence[Submission], answer: Answer) -> None:
         for _ in submissions:
@@ -346,6 +351,7 @@ class Intake:
         self._loop.call_soon_threadsafe(self._settle, [(submission, answer) for submission in submissions])
 
     def _accepted(self, counts: Sequence[tuple[Submission, int, int]], *, duplicate: bool) -> None:
+        _accept_claims([submission for submission, _, _ in counts])
         figures = self.statistics
         figures.duplicates += len(counts) if duplicate else 0
         for submission, records, refused in counts:
@@ -361,6 +367,11 @@ class Intake:
         self._loop.call_soon_threadsafe(self._settle, answers)
 
 
+def _accept_claims(submissions: Sequence[Submission]) -> None:
+    for submission in submissions:
+        submission.sending.claim.accept()
+
+
 def _counts_of(items: Sequence[_Ready]) -> list[tuple[Submission, int, int]]:
     return [(item.submission, item.records, item.refused) for item in items]
 
@@ -374,7 +385,7 @@ def _as_requests(submission: Submission, rows: pa.RecordBatch) -> pa.RecordBatch
 
 def _identity(submission: Submission, number: int) -> Guid:
     text = f"{submission.signal.value}/{number}/{submission.key}"
-    return submission.guid(blake2b(text.encode(), digest_size=16).digest())
+    return submission.sending.guid(blake2b(text.encode(), digest_size=16).digest())
 
 
 def _parts(rows: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
