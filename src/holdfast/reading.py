@@ -133,15 +133,16 @@ def _from_store(
 
 
 def _looking(path: str | Path, ask: Callable[[StoreEvents], Answer]) -> Answer:
-    """Ask a picture of a store; while somebody else changes the store, a newer one if the first is out of date."""
+    """Ask a picture of a store; if somebody else had the store open meanwhile, a newer one if it is out of date."""
     from holdfast.store.inspect.events import is_open, store_events  # noqa: PLC0415  # a client of a server lacks it
 
     directory = Path(path)
     for left in reversed(range(PICTURES_MAX)):
+        was_open = is_open(directory)
         try:
             with store_events(directory) as store:
                 return ask(store)
         except (FileNotFoundError, CorruptData):
-            if not left or not is_open(directory):
+            if not left or not (was_open or is_open(directory)):
                 raise
     raise AssertionError("the last picture was returned, or its error raised")
