@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from holdfast.testing import CrashFilesystem
 from tests.conformance.certificates import OPENSSL, make_certificates
-from tests.e2e.served import free_port
+from tests.e2e.served import ServedProcess, free_port
 from tests.unit.server.harness import PATIENCE_S, RunningServer
 
 questdb = pytest.importorskip("questdb")
@@ -72,6 +73,12 @@ VALUES: dict[str, tuple[object, object]] = {
         datetime.datetime(2024, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC),
         datetime.datetime(2024, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC),
     ),
+    "nanos": (
+        questdb.TimestampNanos(AT_NS + 123),
+        pd.Timestamp(AT_NS + 123, tz="UTC"),
+    ),
+    "largest": (2**63 - 1, 2**63 - 1),
+    "smallest": (-(2**63) + 1, -(2**63) + 1),
     "micros": (
         questdb.TimestampMicros(123456789),
         datetime.datetime(1970, 1, 1, 0, 2, 3, 456789, tzinfo=datetime.UTC),
@@ -335,6 +342,31 @@ def test_client_walks_past_a_replica_to_the_primary(tmp_path: Path) -> None:
         assert replica.ask(lambda: dict(replica.server.state.totals.handshakes_refused)) == {421: 1}
 
 
+def test_client_goes_on_with_the_second_host_when_the_first_is_killed(tmp_path: Path) -> None:
+    """SIGKILL: the first says nothing, and what it was sent and has not answered goes to the second."""
+    rows = 300
+    with ServedProcess(tmp_path / "a") as first, ServedProcess(tmp_path / "b") as second:
+        sender = questdb.Sender.from_conf(
+            f"ws::addr=127.0.0.1:{first.port},127.0.0.1:{second.port};auto_flush=off;{FAST}"
+        )
+        sender.establish()
+        put(sender, 0)
+        flush_and_wait(sender)
+        for number in range(1, rows):
+            put(sender, number)
+            flush(sender)
+            if number == rows // 2:
+                first.kill()
+        assert sender.await_acked_fsn(sender.published_fsn(), PATIENCE_MS)
+        sender.close()
+        assert second.terminate() == 0
+        on_first, on_second = first.rows("trades", "n"), second.rows("trades", "n")
+        assert on_first == list(range(len(on_first)))
+        assert on_second == list(range(rows - len(on_second), rows)), "each in order, and the second has the end"
+        assert 0 < len(on_first) <= rows // 2 + 1
+        assert len(on_first) + len(on_second) >= rows
+
+
 def test_client_goes_on_with_the_second_host_when_the_first_stops(tmp_path: Path) -> None:
     with RunningServer(tmp_path / "a") as first, RunningServer(tmp_path / "b") as second:
         sender = questdb.Sender.from_conf(
@@ -433,6 +465,39 @@ def test_dataframe_with_deferred_batches_arrives_whole(tmp_path: Path, rows: int
         stored = pa.Table.from_batches(running.store.read("frames", columns=["n", "real", "text"])).combine_chunks()
         assert stored.num_rows == rows
         assert stored.equals(table.select(["n", "real", "text"]).combine_chunks())
+
+
+WIDTHS = {
+    "int8": pa.int32(),  # the client widens what QWP has no column for
+    "int16": pa.int32(),
+    "int32": pa.int64(),
+    "int64": pa.int64(),
+    "uint8": pa.int32(),
+    "uint16": pa.int32(),
+    "uint32": pa.int64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+}
+
+
+def test_numbers_of_every_width_keep_their_value_and_times_their_nanoseconds(tmp_path: Path) -> None:
+    columns: dict[str, pa.Array] = {}
+    for name in WIDTHS:
+        limits = np.iinfo(name) if "int" in name else np.finfo(name)
+        least = limits.min + (1 if name == "int64" else 0)  # the client's mark for nothing
+        columns[name] = pa.array(np.array([least, 1, limits.max], name))
+    columns["nanos"] = pa.array(np.array([1, AT_NS + 123, AT_NS + 456]), pa.timestamp("ns"))
+    table = pa.table({**columns, "at": pa.array(np.arange(3) + AT_NS, pa.timestamp("ns"))})
+    with RunningServer(tmp_path) as running:
+        pool = open_pool(running.port)
+        pool.dataframe(table, table_name="widths", at="at")
+        pool.close()
+        stored = pa.Table.from_batches(running.store.read("widths"))
+        assert {name: stored.schema.field(name).type for name in WIDTHS} == WIDTHS
+        for name, sent in columns.items():
+            found = stored.column(name)
+            wanted = sent.cast(pa.int64()) if name == "nanos" else sent.cast(WIDTHS[name])
+            assert found.cast(wanted.type).to_pylist() == wanted.to_pylist(), name
 
 
 @pytest.mark.guarantee("G1")

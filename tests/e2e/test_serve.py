@@ -177,6 +177,21 @@ def test_hangup_reads_limits_again_and_keeps_them_when_wrong(tmp_path: Path) -> 
         assert served.terminate() == 0
 
 
+def test_hangup_gives_a_principal_its_new_limits_and_takes_no_connection(tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.yaml"
+    config.write_text("limits: {'*': {connections: 1}}\n")
+    with ServedProcess(tmp_path / "data", "-c", str(config)) as served, let_in(served) as first:
+        assert open_client(served.port)[1].status == 429
+        config.write_text("limits: {'*': {connections: 2}}\n")
+        served.signal(signal.SIGHUP)
+        wait_for_line(served, "server.reload ")
+        with let_in(served):
+            assert open_client(served.port)[1].status == 429  # the first still counts
+            first.send(arrow_frame(1))
+            first.acknowledged(0)
+        assert served.terminate() == 0
+
+
 def test_hangup_says_which_changed_settings_need_a_restart(tmp_path: Path) -> None:
     config = tmp_path / "holdfast.yaml"
     (tmp_path / "tier").mkdir()
