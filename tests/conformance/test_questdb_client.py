@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -75,7 +74,7 @@ VALUES: dict[str, tuple[object, object]] = {
     ),
     "nanos": (
         questdb.TimestampNanos(AT_NS + 123),
-        pd.Timestamp(AT_NS + 123, tz="UTC"),
+        pa.scalar(AT_NS + 123, pa.timestamp("ns", "UTC")).as_py(),
     ),
     "largest": (2**63 - 1, 2**63 - 1),
     "smallest": (-(2**63) + 1, -(2**63) + 1),

@@ -34,7 +34,7 @@ def test_full_store_is_not_writable_and_the_client_goes_on_when_there_is_room(tm
     with RunningServer(tmp_path, settings, store=CAPPED) as running:
         lazy = running.store.subscriber("lazy")
         sender = open_sender(running.port, FAST, error_handler=errors.append)
-        sent = 0
+        sent, last = 0, -1
         while not errors:
             put(sender, sent, pad="x" * 100_000)
             last = flush(sender)
