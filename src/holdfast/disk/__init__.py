@@ -9,6 +9,7 @@ seam that tests can cut the power of.
 | filesystem.py | the seam: what we call on a disk and what each call promises after a power cut |
 | local.py | the real disk of Linux, macOS and Windows: files, locks, SQLite; the only caller of fsync and rename |
 | stamp.py | a checksum over a whole SQLite file, while nobody has it open |
+| sqlitelog.py | what SQLite's own log beside a database must say: a tear at its end, or damage |
 | checksum.py | CRC32C, the one checksum |
 | records.py | one checksummed record: length, checksum, kind, file identity, position |
 | appendlog.py | the one log: rotated, pre-allocated files of records, with scan, recovery and trim |

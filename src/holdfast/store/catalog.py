@@ -27,6 +27,7 @@ believed (G9).
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.disk.filesystem import Database, Filesystem, SqlRow, SqlValue, Transaction, is_full
+from holdfast.disk.sqlitelog import check_log_beside
 from holdfast.disk.stamp import is_stamped, stamp
 from holdfast.errors import StoreFailed, UnsupportedFormat
 from holdfast.store.catalogcheck import check_pages, check_tables, expected_tables, table_names, translated
@@ -89,6 +91,7 @@ class Catalog:
         self.path = directory / CATALOG_NAME
         self._filesystem = filesystem
         self._changed = self._closed = False
+        check_log_beside(filesystem, self.path)
         stamped = is_stamped(filesystem, self.path)
         with translated(self.path):
             self._database: Database = filesystem.database(self.path)
@@ -503,6 +506,7 @@ class Catalog:
             change.executemany("DELETE FROM progress WHERE subscriber_id = ? AND channel_id = ?", gone)
             following = max(int(self.meta("next_subscriber_id") or 1), note.subscriber_id + 1)
             put_meta(change, {"next_subscriber_id": following})
+        self._follow_up()
 
     def remove_subscriber(self, subscriber_id: int, losses: Iterable[Loss]) -> None:
         """Forget a subscriber and how far it was; `losses` are those of its own that no checkpoint has counted."""
@@ -510,6 +514,19 @@ class Catalog:
             change.execute("DELETE FROM subscribers WHERE subscriber_id = ?", (subscriber_id,))
             change.execute("DELETE FROM progress WHERE subscriber_id = ?", (subscriber_id,))
             add_losses(change, losses)
+        self._follow_up()
+
+    def _follow_up(self) -> None:
+        """A transaction that changes nothing, behind one that nothing but the catalog knows of.
+
+        Damage to the last transaction in SQLite's log looks like a tear (`holdfast.disk.sqlitelog`), and would take it
+        back without a word. What nobody else can tell must not be the last one.
+        """
+        try:
+            self.set_meta(next_subscriber_id=int(self.meta("next_subscriber_id") or 1))
+        except sqlite3.Error as error:
+            if not is_full(error):
+                raise
 
     def checkpoint(self, progress: Iterable[ProgressNote], losses: Iterable[Loss], *, ack_cursor: int) -> None:
         """Keep how far subscribers are and what was lost, and from where on the acknowledgement log is still needed.

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from holdfast.disk.filesystem import Filesystem
 from holdfast.disk.local import legible_errors
+from holdfast.disk.sqlitelog import LOG_SUFFIX, check_log
 from holdfast.disk.stamp import check_stamp
 from holdfast.errors import BadRequest, CorruptData, UnsupportedFormat
 from holdfast.model.intervals import IntervalSet
@@ -161,12 +162,15 @@ def load_catalog(filesystem: Filesystem, path: Path) -> CatalogContents:
 
 
 def _stamp_damage(path: Path, images: dict[str, bytes]) -> Iterator[Damage]:
-    """Whether a file that was closed has changed since; what SQLite's log holds would count before it."""
-    if not images.get(f"{path.name}-wal"):
-        try:
+    """Whether a file that was closed has changed since, or SQLite's log that would count before it is damaged."""
+    beside = f"{path.name}{LOG_SUFFIX}"
+    try:
+        if log := images.get(beside):
+            check_log(path.with_name(beside), log)
+        else:
             check_stamp(path, [images[path.name]])
-        except CorruptData as error:
-            yield Damage.of(error)
+    except CorruptData as error:
+        yield Damage.of(error)
 
 
 def catalog_images(filesystem: Filesystem, path: Path) -> dict[str, bytes]:
