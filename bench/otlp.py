@@ -65,8 +65,8 @@ def run(bench: Bench) -> list[Result]:
     results = []
     for payload in ("raw", "columns"):
         with (
-            _graph(bench.directory / f"{payload}-durable", payload, durable=True) as durable,
-            _graph(bench.directory / f"{payload}-memory", payload, durable=False) as memory,
+            graph(bench.directory / f"{payload}-durable", payload, durable=True) as durable,
+            graph(bench.directory / f"{payload}-memory", payload, durable=False) as memory,
         ):
             ways = {"durable": lambda: durable.send(budget), "memory": lambda: memory.send(budget)}
             found = in_turns(ways, rounds=bench.rounds(3))
@@ -103,8 +103,8 @@ def run(bench: Bench) -> list[Result]:
 def _cores(bench: Bench, budget: Budget) -> Result:
     """The same graph in one process and in several."""
     with (
-        _graph(bench.directory / "one-core", "raw", durable=True) as one,
-        _graph(bench.directory / "many-cores", "raw", durable=True, cores=CORES) as many,
+        graph(bench.directory / "one-core", "raw", durable=True) as one,
+        graph(bench.directory / "many-cores", "raw", durable=True, cores=CORES) as many,
     ):
         ways = {"one": lambda: one.spread(budget), "many": lambda: many.spread(budget)}
         found = in_turns(ways, rounds=bench.rounds(3))
@@ -188,6 +188,12 @@ class _Running:
         self._logs = 0
 
     @property
+    def pid(self) -> int:
+        """Of the server."""
+        number: int = self._process.pid
+        return number
+
+    @property
     def cpu_per_million(self) -> float:
         """Processor seconds of the server for a million logs."""
         return self._cpu_s / max(1, self._logs) * 1e6
@@ -245,7 +251,8 @@ class _Running:
 
 
 @contextmanager
-def _graph(directory: Path, payload: str, *, durable: bool, cores: int = 1) -> Iterator[_Running]:
+def graph(directory: Path, payload: str, *, durable: bool, cores: int = 1) -> Iterator[_Running]:
+    """A receiver, with persistence behind it if `durable`, and an exporter that drops everything."""
     directory.mkdir()
     file = directory / "graph.yaml"
     text = _RECEIVER % ("store" if durable else "drop", payload) + (_STORE if durable else "")

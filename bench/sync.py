@@ -57,7 +57,7 @@ def _measure(bench: Bench, case: Case, server: Served) -> Result:
     timings = in_turns(
         {
             "disk": partial(bare_disk, bench.directory, bytes(EVENT_BYTES * in_flight), Budget(seconds / 2)),
-            "ours": partial(_produce, case, server, seconds, found),
+            "ours": partial(produce, case, server, seconds, found),
         },
         rounds=bench.rounds(3),
     )
@@ -73,7 +73,8 @@ def _measure(bench: Bench, case: Case, server: Served) -> Result:
     return Result("sync", case.title, rate(timings["ours"]), "commits/s", disk, "bare disk", None, also)
 
 
-def _produce(case: Case, server: Served, seconds: float, into: list[Figures]) -> Timing:
+def produce(case: Case, server: Served, seconds: float, into: list[Figures]) -> Timing:
+    """Clients of a process of their own; what they reached is put into `into`."""
     seed = CASES.index(case) * 1000 + len(into)
     load = Load(f"{server.url}/v1/sync", case.connections, case.batch, case.one_project, seconds, seed)
     done = subprocess.run(

@@ -20,10 +20,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from bench import otlp, sync, tier
 from bench.consume import consuming
 from bench.consume_load import Load
 from bench.ingest import Case, producing
 from bench.served import Served, serving
+from bench.sync_load import Figures
 from bench.workload import CHANNEL, ROOT, SIZES, Budget, events, one_caller, windowed
 from holdfast import Sender, Store
 
@@ -40,7 +42,8 @@ def main() -> None:
     """All paths, a line each."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as scratch:
         directory = Path(scratch)
-        for what, number, unit, calls in (*_server(directory), *_sender(directory), *_store(directory)):
+        lines = (line for path in (_server, _sender, _store, _otlp, _sync, _tier) for line in path(directory))
+        for what, number, unit, calls in lines:
             told = ", ".join(
                 f"{n} {name}" for name, n in sorted(calls.items(), key=lambda item: -item[1]) if 1000 * n > number
             )
@@ -104,6 +107,50 @@ def _store(directory: Path) -> Iterator[Line]:
             with _watched(pid) as calls:
                 store.flush()
             yield f"store, {size}, sealed", 1, "segment", calls
+
+
+def _otlp(directory: Path) -> Iterator[Line]:
+    for payload in ("raw", "columns"):
+        with otlp.graph(directory / payload, payload, durable=True) as running:
+            running.send(Budget(SECONDS / 2))
+            with _watched(running.pid) as calls:
+                sent = running.send(Budget(SECONDS))
+        yield (
+            f"otlp, {payload}, {otlp.LOGS} logs a request, gRPC, {otlp.WINDOW} in flight",
+            sent.calls,
+            "requests",
+            calls,
+        )
+
+
+def _sync(directory: Path) -> Iterator[Line]:
+    config = directory / "sync.yaml"
+    config.write_text("sync: {messages_per_second: 0}\n", encoding="utf-8")
+    with serving(directory / "sync", "-c", str(config)) as server:
+        for case in sync.CASES:
+            figures: list[Figures] = []
+            sync.produce(case, server, SECONDS / 2, figures)  # warms up
+            with _watched(server.pid) as calls:
+                sync.produce(case, server, SECONDS, figures)
+            yield f"sync, {case.title} ({figures[1].broadcasts} told)", figures[1].events, "events", calls
+
+
+def _tier(directory: Path) -> Iterator[Line]:
+    bucket, done = directory / "bucket", threading.Event()
+    bucket.mkdir()
+    pid, number, batch = int(Path("/proc/self").resolve().name), 40, events(100_000)
+    with Store.open(directory / "tiered") as store:
+        for _ in range(number):
+            store.commit(CHANNEL, batch)
+        store.flush()
+        there = store.statistics()
+        upload = tier.open_tier(bucket)
+        upload.on_durable(lambda news: done.set() if news.get(CHANNEL) == number * batch.num_rows else None)
+        with _watched(pid) as calls:
+            upload.attach(store.port)
+            assert done.wait(60)
+        upload.close()
+    yield f"tier, upload, a folder, {there.segment_bytes >> 20} MiB", there.sealed_segments, "segments", calls
 
 
 @contextmanager

@@ -40,13 +40,14 @@ def run(bench: Bench) -> list[Result]:
     return [uploaded, _restore(bench, bucket, size_bytes), *_cold(bench, bucket, size_bytes), _delay(bench)]
 
 
-def _tier(bucket: Path) -> Tier:
+def open_tier(bucket: Path) -> Tier:
+    """A tier in a folder."""
     config = TierConfig.from_mapping({"tier": {"url": f"file://{bucket}", "max_delay": MAX_DELAY}})
     return Tier.connect(config, filesystem=LocalFilesystem(), clock=SystemClock(), chance=random.Random(1))
 
 
 def _upload(bench: Bench, bucket: Path) -> tuple[Result, int]:
-    batch, tier, done = events(ROWS), _tier(bucket), threading.Event()
+    batch, tier, done = events(ROWS), open_tier(bucket), threading.Event()
     count = int(bench.scale(400, 60))
     with Store.open(bench.directory / "tier") as store:
         for _ in range(count):
@@ -82,7 +83,7 @@ def _bare(directory: Path, files: list[Path]) -> float:
 
 
 def _restore(bench: Bench, bucket: Path, size_bytes: int) -> Result:
-    tier = _tier(bucket)
+    tier = open_tier(bucket)
     started = time.perf_counter()
     report = tier.restore(bench.directory / "restored")
     took_s = time.perf_counter() - started
@@ -92,7 +93,7 @@ def _restore(bench: Bench, bucket: Path, size_bytes: int) -> Result:
 
 def _cold(bench: Bench, bucket: Path, size_bytes: int) -> list[Result]:
     """Everything that is only in the tier, read twice; then a few events of a segment that nobody has a copy of."""
-    tier = _tier(bucket)
+    tier = open_tier(bucket)
     tier.restore(bench.directory / "cold", keep_bytes=1)
     with Store.open(bench.directory / "cold", source=tier) as store:
         cold_s, warm_s = _read_all(store), _read_all(store)
@@ -125,7 +126,7 @@ def _delay(bench: Bench) -> Result:
     """From `commit` to durable, one event at a time."""
     bucket = bench.directory / "delay-bucket"
     bucket.mkdir()
-    batch, tier, moved = events(1), _tier(bucket), threading.Event()
+    batch, tier, moved = events(1), open_tier(bucket), threading.Event()
     seconds: list[float] = []
     with Store.open(bench.directory / "delay") as store:
         tier.on_durable(lambda _news: moved.set())
