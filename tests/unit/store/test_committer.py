@@ -150,7 +150,7 @@ def test_event_ids_sent_by_many_threads_while_sealing_are_stored_once(tmp_path: 
 
         in_threads(4, produce)
         assert sorted(int(str(row["n"])) for row in rows(store, "a")) == list(range(300))
-        assert store.statistics().sealed_segments > 10
+        assert store.statistics().sealed_segments > 2  # how many depends on how much was committed together
 
 
 @pytest.mark.guarantee("G4")
