@@ -52,6 +52,17 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
 # --- opening --------------------------------------------------------------------------------------------------------
 
 
+def test_hastened_bytes_are_what_was_written(disk: Disk) -> None:
+    file = disk.filesystem.open(disk.root / "a", Mode.CREATE)
+    file.pwritev([b"abc" * 5000], 0)
+    file.hasten(0, 15_000)
+    file.hasten(15_000, 1 << 20)  # nothing is there
+    file.sync_data()
+    assert file.pread(15_001, 0) == b"abc" * 5000
+    file.close()
+    file.hasten(0, 1)  # advice never fails
+
+
 def test_create_makes_an_empty_file_that_can_be_written_and_read(disk: Disk) -> None:
     file = disk.filesystem.open(disk.root / "a", Mode.CREATE)
     assert file.path == disk.root / "a"

@@ -75,6 +75,10 @@ class File(Protocol):
     def pwritev(self, buffers: Sequence[Bytes], offset_bytes: int) -> None:
         """Write all buffers, one after the other, or raise."""
 
+    def hasten(self, offset_bytes: int, count: int) -> None:
+        """Advice: these bytes were written and will be synced soon, so the disk may begin. Never fails; says nothing
+        about durability: a sync does, and still tells of whatever goes wrong now."""
+
     def allocate(self, size_bytes: int) -> None:
         """Grow the file to `size_bytes`, reserve its blocks; the new part reads as zeros. Never shrinks."""
 

@@ -247,8 +247,10 @@ def _add(growing: GrowingSegment, course: _Course, chunk: Chunk) -> Reference:
     for rows, make in decode_pieces((waiting.payload for waiting in course.backlog), schema):
         growing.add(make().serialize(memory_pool=POOL), rows, make)
     course.backlog, course.backlog_bytes = [], 0
-    message = chunk.payload.buffer
-    return Reference(growing.segment_seq, growing.add(message, chunk.run.rows), message.size, crc32c(message))
+    message, crc = chunk.payload.buffer, chunk.payload.crc
+    if crc < 0:
+        crc = crc32c(message)
+    return Reference(growing.segment_seq, growing.add(message, chunk.run.rows), message.size, crc)
 
 
 def _in_file(chunk: Chunk, growing: GrowingSegment, reference: Reference) -> Chunk:

@@ -39,6 +39,8 @@ ENTRIES_MAX = 1024
 PARTITIONS_MAX = 64
 WHOLE_BYTES_MAX = 512 << 20
 """Of a frame of which its caller says that it may be large: half of what a record of the log may have."""
+CRC_KEPT_BYTES = 64 << 10
+"""From here on it is worth remembering a checksum that `direct.py` would compute again."""
 AROUND_PART = 16
 """Of what an entry may have, such a part is for what stands around the values of a slice."""
 _TOO_MANY = f"the frame becomes more than {LARGE_ENTRIES_MAX} entries of at most {{}} bytes (frame.max_size)"
@@ -70,6 +72,8 @@ class Preparer:
                 part_bytes = part.payload.buffer.size
                 size += part_bytes
                 crc = crc32c(part.payload.buffer, crc)
+                if not prepared and part_bytes >= CRC_KEPT_BYTES:
+                    part.payload = Payload(part.payload.buffer, part.payload.form, part.payload.rows, crc)
                 if part_bytes > own.bytes_max or size > limits.bytes_max:
                     raise _too_large(entry.channel, part_bytes, size, limits=(own.bytes_max, limits.bytes_max))
                 if len(prepared) == LARGE_ENTRIES_MAX:

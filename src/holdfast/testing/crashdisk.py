@@ -125,6 +125,9 @@ class CrashFile:
             if full:
                 raise _os_error(errno.ENOSPC, self._path)
 
+    def hasten(self, offset_bytes: int, count: int) -> None:
+        """What is not synced may survive anyway."""
+
     def allocate(self, size_bytes: int) -> None:
         self._resize("allocate", (size_bytes, b""))
 

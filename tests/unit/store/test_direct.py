@@ -15,13 +15,16 @@ import pytest
 
 from holdfast import Store
 from holdfast.disk.filesystem import Mode
+from holdfast.disk.local import LocalFile, LocalFilesystem
 from holdfast.errors import Backpressure, DiskFull, StoreFailed
 from holdfast.model.frame import Entry, PlainFrame
 from holdfast.store import direct
 from holdfast.store.lane import Lane
+from holdfast.store.segments import growing as growing_module
 from holdfast.store.segments.growing import GrowingSegment
 from holdfast.store.segments.reader import SegmentReader
 from holdfast.store.segments.writer import PrefixDiffers
+from holdfast.store.verify import verify_store
 from holdfast.testing import CrashFilesystem, ManualClock
 
 LARGE = 4096
@@ -229,6 +232,29 @@ def test_no_room_for_a_file_sends_the_frame_through_the_log(disk: CrashFilesyste
     disk.stop_failing()
     assert not growing(disk)
     assert numbers(store) == list(range(1, 21))
+
+
+def test_group_that_is_written_in_pieces_is_hastened_and_read_back_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the real disk; the bytes of a piece are in the file when the disk is asked to begin with them."""
+    asked: list[tuple[int, int]] = []
+    begin = LocalFile.hasten
+
+    def hasten(self: LocalFile, offset_bytes: int, count: int) -> None:
+        asked.append((offset_bytes, count))
+        assert self.pread(count, offset_bytes).strip(b"\0")
+        begin(self, offset_bytes, count)
+
+    monkeypatch.setattr(growing_module, "HASTEN_BYTES", LARGE)
+    monkeypatch.setattr(LocalFile, "hasten", hasten)
+    with Store.open(tmp_path, SETTINGS) as store:
+        store.commit_frame([Entry("a", batch(first)) for first in (1, 11, 21)])
+        store.flush()
+        assert numbers(store) == list(range(1, 31))
+    assert len(asked) == 2
+    assert asked[0][0] + asked[0][1] == asked[1][0]
+    assert verify_store(LocalFilesystem(), tmp_path).intact
 
 
 @pytest.mark.parametrize("already", [0, 2], ids=["new file", "file in use"])

@@ -41,6 +41,8 @@ from holdfast.store.segments.runs import RunTable
 from holdfast.store.segments.writer import ARROW_START, SegmentFile, finish_segment
 
 GROWING_SUFFIX = ".growing"
+HASTEN_BYTES = 1 << 20
+"""A piece that the disk may begin with: what it takes to write it is more than what it takes to ask."""
 
 Pieces = list[tuple[int, Callable[[], pa.RecordBatch]]]
 """The rows of each batch, and how to make it."""
@@ -118,9 +120,18 @@ class GrowingSegment:
         self._new_crc32c = crc32c(data, self._new_crc32c)
 
     def write(self) -> None:
-        """Write what was added. Not yet safe: `sync`."""
+        """Write what was added. Not yet safe: `sync`. The disk begins with a piece while the next one is copied."""
         new, self._new = self._new, []
-        self._file.pwritev(new, self.end_bytes)
+        piece: list[Bytes] = []
+        at_bytes, size_bytes = self.end_bytes, 0
+        for data in new:
+            if size_bytes >= HASTEN_BYTES:
+                self._file.pwritev(piece, at_bytes)
+                self._file.hasten(at_bytes, size_bytes)
+                at_bytes, piece, size_bytes = at_bytes + size_bytes, [], 0
+            piece.append(data)
+            size_bytes += memoryview(data).nbytes
+        self._file.pwritev(piece, at_bytes)
         self._map = self._file.map()
 
     def sync(self) -> None:

@@ -121,6 +121,8 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
     buffer: pa.Buffer
     form: int
     rows: int
+    crc: int = -1
+    """Checksum of the buffer, if somebody knows it."""
 
     def decode(self, schema: pa.Schema) -> pa.RecordBatch:
         """The batch, without a copy."""
