@@ -12,7 +12,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import cycle, islice
@@ -31,6 +31,7 @@ from holdfast.errors import BadRequest
 from holdfast.spark.options import read_options
 from holdfast.spark.resolving import open_access
 from holdfast.spark.tables import read_manifest
+from holdfast.testing.history import HistoryBroken, Kept, Kind, Row, Sent, Stored, require
 from tests.e2e.served import ServedProcess, free_port
 from tests.faults import figures
 from tests.spark.cluster import SETTINGS, Cluster, python_without_us
@@ -188,20 +189,55 @@ def with_shared_classes(plan: Plan) -> Plan:
 def check_copies(folder: Path, events: int) -> tuple[int, int]:
     """Every event once, in order; in how many batches and tasks Spark's own Parquet was written.
 
-    Tasks write to a channel at the same time: there each slot, which is a place of a task, has the order.
+    Each copy is a store of its own for the checker of histories: what the feeder sent is kept and must be there.
     """
-    everything = list(range(1, events + 1))
-    with Store.open(folder / "data") as store:
-        copies = pa.Table.from_batches(store.read("copy", system=["_slot_id"]))
-    assert sorted(copies["n"].to_pylist()) == everything
-    slots = copies.group_by("_slot_id", use_threads=False).aggregate([("n", "list")])["n_list"].to_pylist()
-    assert all(numbers == sorted(numbers) for numbers in slots)
     table = read_manifest(folder / "table").files
     batches = sorted((folder / "out").iterdir())
     lake = [str(file) for batch in batches for file in sorted(batch.glob("*.parquet"))]
     for files in (table, lake):
-        assert [n for file in files for n in pq.read_table(file, columns=["n"])["n"].to_pylist()] == everything
+        numbers = [n for file in files for n in pq.read_table(file, columns=["n"])["n"].to_pylist()]
+        judge({"the feeder": list(range(1, events + 1))}, enumerate(numbers, start=1), events)
+    with Store.open(folder / "data") as store:
+        copies = pa.Table.from_batches(store.read("copy", system=["_seq", "_slot_id"]))
+    judge(
+        places_of_tasks(copies, events), zip(copies["_seq"].to_pylist(), copies["n"].to_pylist(), strict=True), events
+    )
     return len(batches), len(lake)
+
+
+def places_of_tasks(copies: pa.Table, events: int) -> dict[str, list[int]]:
+    """What came through each slot, the place of a task: tasks write at the same time, and each keeps the order."""
+    slots = copies.group_by("_slot_id", use_threads=False).aggregate([("n", "list")])
+    return {
+        f"slot {slot}": sorted({n for n in numbers if 0 < n <= events})
+        for slot, numbers in zip(slots["_slot_id"].to_pylist(), slots["n_list"].to_pylist(), strict=True)
+    }
+
+
+def judge(sent: Mapping[str, list[int]], found: Iterable[tuple[int, int]], events: int) -> None:
+    """Raise what is wrong with a copy that was sent so and has these numbers at these places."""
+    sendings = [Sent(source, "copy", tuple(numbers)) for source, numbers in sent.items()]
+    kept = Kept(tuple(range(1, events + 1)))
+    require([*sendings, kept, Stored(tuple(Row("copy", seq, n) for seq, n in found), is_final=True)])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (lambda copy: copy.slice(1), Kind.LOST),
+        (lambda copy: pa.concat_tables([copy, copy.slice(5, 1)]), Kind.DUPLICATE),
+        (lambda copy: copy.take([1, 0, *range(2, len(copy))]), Kind.REORDER),
+        (lambda copy: pa.concat_tables([copy, copy.slice(5, 1).set_column(1, "n", pa.array([21]))]), Kind.PHANTOM),
+    ],
+    ids=["lost", "duplicate", "reorder", "phantom"],
+)
+def test_copy_that_is_not_what_was_sent_is_found(spoil: Callable[[pa.Table], pa.Table], kind: Kind) -> None:
+    copy = pa.table({"_slot_id": [b"a"] * 10 + [b"b"] * 10, "n": [*range(11, 21), *range(1, 11)]})
+    judge(places_of_tasks(copy, 20), enumerate(copy["n"].to_pylist(), start=1), 20)
+    spoilt = spoil(copy)
+    with pytest.raises(HistoryBroken) as broken:
+        judge(places_of_tasks(spoilt, 20), enumerate(spoilt["n"].to_pylist(), start=1), 20)
+    assert {finding.kind for finding in broken.value.findings} >= {kind}
 
 
 @pytest.mark.guarantee("G8")

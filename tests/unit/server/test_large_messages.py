@@ -131,6 +131,27 @@ def test_large_frame_that_waits_for_room_is_tried_again_beside_the_loop(tmp_path
     assert LOOP_THREAD not in threads.committed
 
 
+@pytest.mark.guarantee("G11")
+def test_small_frame_that_takes_the_disk_is_tried_again_beside_the_loop(tmp_path: Path, threads: Threads) -> None:
+    settings: dict[str, object] = {**SMALL, "ingest.write_deadline": "1h"}
+    store = {**CAPPED, "channels": {"trades": {"dedup_keys": "n"}}}
+    with RunningServer(tmp_path, settings, store=store) as running, running.client() as client:
+        lazy = running.store.subscriber("lazy")
+
+        def is_over(*, stalled: bool) -> bool:
+            state = running.server.state
+            return state.connections[0].acknowledged == client.sent - 1 or (stalled and bool(state.totals.stalls))
+
+        while not running.ask(lambda: running.server.state.totals.stalls):
+            client.send(numbers(client.sent * 5000, 5000))
+            while not running.ask(lambda: is_over(stalled=True)):
+                pass
+        while not running.ask(lambda: is_over(stalled=False)):
+            confirm_everything(lazy)
+    assert len(threads.committed) > client.sent, "the last was tried again"
+    assert LOOP_THREAD not in threads.committed
+
+
 @pytest.mark.guarantee("G1")
 def test_message_that_becomes_more_than_an_entry_may_have_is_stored_as_one_frame(tmp_path: Path) -> None:
     rows = 60_000
