@@ -59,6 +59,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
+
+Error = TypeVar("Error", bound=BaseException)
 
 
 class HoldfastError(Exception):
@@ -573,3 +576,9 @@ class Closed(HoldfastError):
     def __init__(self, *, what: str) -> None:
         super().__init__(f"{what} is closed")
         self.what = what
+
+
+def again(error: Error) -> Error:
+    """An error that is kept and raised more than once, as it was at first: without the places it went through, which
+    hold what their callers had in hand, and would grow with every time."""
+    return error.with_traceback(None)

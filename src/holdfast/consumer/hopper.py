@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.consumer.messages import Delivery
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, again
 
 WAIT_SLICE_S = 0.1
 """How long a thread waits before it looks at signals again."""
@@ -79,7 +79,7 @@ class Hopper:
 
     def _raise(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise again(self._error)
 
     def _tell(self) -> None:
         self._changed.notify_all()

@@ -41,7 +41,7 @@ from holdfast.disk import records
 from holdfast.disk.checksum import crc32c
 from holdfast.disk.filesystem import Bytes, File, Filesystem, Mode, is_full
 from holdfast.disk.records import Flaw, Record
-from holdfast.errors import CorruptData, DiskFull, HoldfastError, StoreFailed, UnsupportedFormat
+from holdfast.errors import CorruptData, DiskFull, HoldfastError, StoreFailed, UnsupportedFormat, again
 
 HEADER_BYTES = 64
 VERSION = 1
@@ -591,4 +591,4 @@ class AppendLog:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise again(self._failure)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.disk.filesystem import is_full
-from holdfast.errors import Closed, DiskFull, HoldfastError, SlotFailed
+from holdfast.errors import Closed, DiskFull, HoldfastError, SlotFailed, again
 
 
 def disk_full(error: OSError, file: Path) -> DiskFull:
@@ -57,7 +57,7 @@ class Fate:
     def check_failure(self) -> None:
         """Raise the error that ended the ring."""
         if self.failure is not None:
-            raise self.failure
+            raise again(self.failure)
 
     def check_open(self) -> None:
         """Raise if the ring was closed."""

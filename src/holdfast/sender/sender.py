@@ -39,7 +39,16 @@ from typing import Any, TypeAlias
 from holdfast.clock import Clock, SystemClock
 from holdfast.disk.filesystem import Filesystem
 from holdfast.disk.local import LocalFilesystem
-from holdfast.errors import Backpressure, Closed, HoldfastError, InvalidBatch, InvalidConfig, InvalidName, RetryLater
+from holdfast.errors import (
+    Backpressure,
+    Closed,
+    HoldfastError,
+    InvalidBatch,
+    InvalidConfig,
+    InvalidName,
+    RetryLater,
+    again,
+)
 from holdfast.model.frame import Entry
 from holdfast.model.names import check_channel_name
 from holdfast.sender.ackbook import AckBook
@@ -333,7 +342,7 @@ class Sender:
             return False
         refusal = self._book.refusal_of(fsn)
         if refusal is not None:
-            raise refusal
+            raise again(refusal)
         return True
 
     def when_acked(self, fsn: int) -> Future[int]:

@@ -15,6 +15,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
+from holdfast.errors import again
 from holdfast.model.frame import FrameReceipt
 
 _HANDOVER = threading.Lock()
@@ -66,7 +67,7 @@ class CommitFuture(Future[FrameReceipt]):
         if answer is None:
             answer = self._wait(timeout)
         if isinstance(answer, BaseException):
-            raise answer
+            raise again(answer)
         return answer
 
     def _set(self, answer: FrameReceipt | BaseException) -> None:

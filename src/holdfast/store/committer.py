@@ -32,7 +32,7 @@ import pyarrow as pa
 from holdfast.clock import NS_PER_S
 from holdfast.disk.appendlog import NewRecord
 from holdfast.disk.checksum import crc32c
-from holdfast.errors import Backpressure, ChannelFull, Closed, DiskFull, HoldfastError, StoreFailed
+from holdfast.errors import Backpressure, ChannelFull, Closed, DiskFull, HoldfastError, StoreFailed, again
 from holdfast.model.frame import Durability, EventIds, FrameReceipt, Identity, PlainFrame, Receipt
 from holdfast.model.positions import CommittedId, Seq
 from holdfast.store.answer import CommitFuture
@@ -79,7 +79,7 @@ class PreparedEntry(msgspec.Struct, gc=False):
     looked_up_at_seq: int = 0
 
 
-class Pending(msgspec.Struct, gc=False):
+class Pending(msgspec.Struct):
     """A frame waiting for its group; without entries, a request to sync."""
 
     entries: list[PreparedEntry]
@@ -90,7 +90,7 @@ class Pending(msgspec.Struct, gc=False):
     lane: Lane | None = None
 
 
-class TrainReceipt(msgspec.Struct, frozen=True, gc=False):
+class TrainReceipt(msgspec.Struct, frozen=True):
     """What became of a lane's frames on a train: receipts of the first ones, and why the others are not stored, if they
     are not."""
 
@@ -98,7 +98,7 @@ class TrainReceipt(msgspec.Struct, frozen=True, gc=False):
     refusal: HoldfastError | None = None
 
 
-class Train(msgspec.Struct, gc=False):
+class Train(msgspec.Struct):
     """Frames of one channel and one schema, in order, that were checked together (`prepare`). `lane` may be several."""
 
     channel: Channel
@@ -217,7 +217,7 @@ class Committer(GroupWorker[Pending | Train]):
             self.step(wait=False)
         barrier.future.result()
         if self._tail.failure is not None:
-            raise self._tail.failure
+            raise again(self._tail.failure)
 
     def run(self) -> None:
         """Commit groups until closed."""
@@ -255,9 +255,9 @@ class Committer(GroupWorker[Pending | Train]):
             self._write(pendings, group)
         except DiskFull as error:
             self._take_back(group, first_committed_id)
-            self._refuse(pendings, error)
+            self._refuse(pendings, again(error))
         except Exception as error:
-            failure = error if isinstance(error, StoreFailed) else _as_failure(error, self._wal)
+            failure = again(error) if isinstance(error, StoreFailed) else _as_failure(error, self._wal)
             self._wal.log.stop(failure)  # no later record may say that this group is on disk
             self._tail.fail(failure)
             self._refuse(pendings, failure)

@@ -24,7 +24,7 @@ from holdfast.disk.appendlog import LogSpec
 from holdfast.disk.filesystem import Filesystem, Lock
 from holdfast.disk.local import LocalFilesystem
 from holdfast.disk.openfiles import OpenFiles
-from holdfast.errors import Backpressure, DiskFull, HoldfastError
+from holdfast.errors import Backpressure, DiskFull, HoldfastError, again
 from holdfast.model.frame import Durability, Entry, EventIds, FrameReceipt, Guid, Identity, PlainFrame, Receipt
 from holdfast.model.schema import BatchLimits
 from holdfast.store.answer import CommitFuture
@@ -322,7 +322,7 @@ class Store:
                 sealed, since_ns = self._sealer.segments, self._clock.monotonic_ns()
             waited_ns = self._clock.monotonic_ns() - since_ns
             if self._tail.failure is not None:
-                raise self._tail.failure
+                raise again(self._tail.failure)
             if waited_ns >= self.config.commit_timeout_ns or (self._inline and self._sealer.postponed is not None):
                 raise self._sealer.postponed or self._tail.not_sealed(waited_ns)
             with self._tail.lock:
@@ -537,7 +537,7 @@ class Store:
                 self._catalog.close()
                 self._lock.release()
             if self._tail.failure is not None and failed_before is None:
-                raise self._tail.failure
+                raise again(self._tail.failure)
 
     def _close_logs(self) -> None:
         for log in (self._desk.writer.log, self._wal.log):

@@ -34,7 +34,7 @@ from itertools import islice
 
 from holdfast.clock import NS_PER_S, Clock
 from holdfast.config import StoreConfig
-from holdfast.errors import Backpressure, Closed, HoldfastError, LimitReached
+from holdfast.errors import Backpressure, Closed, HoldfastError, LimitReached, again
 from holdfast.store.channels import Channel
 from holdfast.store.units import Chunk, Unit
 
@@ -107,7 +107,7 @@ class Tail:
             if self._full(size_bytes, capped=capped):
                 self._wait_for_room(size_bytes, wait=wait, capped=capped)
             if self.failure is not None:
-                raise self.failure
+                raise again(self.failure)
             self._queued_bytes += size_bytes
 
     def check_size(self, size_bytes: int) -> None:
@@ -560,7 +560,7 @@ class Tail:
     def check(self) -> None:
         """Raise why the store takes no more calls, if it does not."""
         if self.failure is not None:
-            raise self.failure
+            raise again(self.failure)
         if self.closed:
             raise Closed(what="store")
 
