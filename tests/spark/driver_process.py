@@ -1,14 +1,15 @@
 """A driver that is killed: it copies a channel three times, each copy a query of its own.
 
-    python driver_process.py FOLDER MASTER CONF SOURCE SINK [available-now]
+    python driver_process.py FOLDER MASTER CONF SOURCE SINK FIRST|available-now
 
     out/     Parquet by Spark itself, a folder per micro-batch
     table/   Parquet by our table sink, with a manifest
     copy     a channel by our sink
 
-CONF, SOURCE and SINK are JSON: settings of the session, options of the source and of the channel. A query that ends
-with an error is started again from its checkpoint, as `holdfast pipeline run` does; nothing else is kept of it. With
-`available-now` that is done a few times at most.
+CONF, SOURCE and SINK are JSON: settings of the session, options of the source and of the channel. FIRST is the query
+that starts before the others: one driver after the other is killed in it. A query that ends with an error is started
+again from its checkpoint, as `holdfast pipeline run` does; nothing else is kept of it. With `available-now` that is done
+a few times at most.
 """
 
 from __future__ import annotations
@@ -56,12 +57,13 @@ class Copies:
     def _land(self, frame: DataFrame, batch_id: int) -> None:
         frame.write.mode("overwrite").parquet(f"{self._folder}/out/batch={batch_id:06d}")
 
-    def run_for_ever(self) -> None:
+    def run_for_ever(self, first: str) -> None:
         """Whatever of it is killed."""
         pause = threading.Event()
+        names = sorted(COPIES, key=lambda name: name != first)
         running: dict[str, StreamingQuery] = {}
         while True:
-            for name in COPIES:
+            for name in names:
                 if name not in running or not running[name].isActive:
                     try:
                         running[name] = self.start(name, ends=False)
@@ -92,11 +94,11 @@ def wait_for_progress(query: StreamingQuery) -> None:
 
 
 if __name__ == "__main__":
-    target, master, conf, source_options, sink_options, *mode = sys.argv[1:]
+    target, master, conf, source_options, sink_options, mode = sys.argv[1:]
     started = session("copies", master=master, conf=json.loads(conf))
     copies = Copies(started, target, json.loads(source_options), json.loads(sink_options))
-    if mode:
+    if mode == "available-now":
         copies.run_to_the_end()
     else:
-        copies.run_for_ever()
+        copies.run_for_ever(mode)
     started.stop()

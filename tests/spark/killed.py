@@ -172,22 +172,22 @@ class Plan:
     python: Path
     """For Python workers."""
 
-    def command(self, *mode: str, conf: Mapping[str, str]) -> list[str]:
-        """The command line."""
+    def command(self, mode: str, conf: Mapping[str, str]) -> list[str]:
+        """The command line; `mode` as tests/spark/driver_process.py has it."""
         options = [json.dumps(dict(part)) for part in ({**self.conf, **conf}, self.source, self.sink)]
-        return [sys.executable, "-m", "tests.spark.driver_process", str(self.folder), self.master, *options, *mode]
+        return [sys.executable, "-m", "tests.spark.driver_process", str(self.folder), self.master, *options, mode]
 
 
 class Driver:
     """One driver process with all that it starts."""
 
-    def __init__(self, plan: Plan, *mode: str, conf: Mapping[str, str] | None = None) -> None:
+    def __init__(self, plan: Plan, mode: str, *, conf: Mapping[str, str] | None = None) -> None:
         environment = {**os.environ, "PYSPARK_PYTHON": str(plan.python), "PYSPARK_DRIVER_PYTHON": sys.executable}
         environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": ":".join([str(ROOT), *python_path()])}
         environment |= {"SPARK_LAUNCHER_OPTS": FLAGS}
         with (plan.folder / "driver.stderr").open("ab") as errors:
             self.process = subprocess.Popen(
-                plan.command(*mode, conf=conf or {}), stdout=errors, stderr=errors, cwd=plan.folder, env=environment,
+                plan.command(mode, conf or {}), stdout=errors, stderr=errors, cwd=plan.folder, env=environment,
                 start_new_session=True,
             )  # fmt: skip
 

@@ -83,7 +83,7 @@ class Loop:
         self._checkpoints = Checkpoints(plan.folder)
         self._chance = random.Random(7)
         self._hit = dict.fromkeys(COPIES, -1)
-        self._driver = Driver(plan)
+        self._driver = Driver(plan, COPIES[0])
         self.tally = Tally()
         self.drivers_ended = 0
 
@@ -105,7 +105,7 @@ class Loop:
         if not self._driver.is_alive():
             self.drivers_ended += self._driver.process.returncode >= 0
             self._driver.kill()  # its JVM may be there yet
-            self._driver = Driver(self._plan)
+            self._driver = Driver(self._plan, name)
         batch = self._checkpoints.running(name)
         return batch is not None and batch > self._hit[name]
 
