@@ -8,8 +8,8 @@
 
 CONF, SOURCE and SINK are JSON: settings of the session, options of the source and of the channel. FIRST is the query
 that starts before the others: one driver after the other is killed in it. A query that ends with an error is started
-again from its checkpoint, as `holdfast pipeline run` does; nothing else is kept of it. With `available-now` that is done
-a few times at most.
+again from its checkpoint, as `holdfast pipeline run` does; nothing else is kept of it. With `available-now` that is
+done a few times at most.
 """
 
 from __future__ import annotations
