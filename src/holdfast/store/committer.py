@@ -80,7 +80,7 @@ class PreparedEntry(msgspec.Struct, gc=False):
 
 
 class Pending(msgspec.Struct):
-    """A frame waiting for its group; without entries, a request to sync."""
+    """A frame for its group; without entries, a request to sync. The collector sees it: errors may lead back to it."""
 
     entries: list[PreparedEntry]
     identity: Identity

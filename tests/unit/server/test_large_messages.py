@@ -152,6 +152,9 @@ def test_small_frame_that_takes_the_disk_is_tried_again_beside_the_loop(tmp_path
     assert LOOP_THREAD not in threads.committed
 
 
+# -- as one, or not at all --------------------------------------------------------------------------------------------
+
+
 @pytest.mark.guarantee("G1")
 def test_message_that_becomes_more_than_an_entry_may_have_is_stored_as_one_frame(tmp_path: Path) -> None:
     rows = 60_000
